@@ -18,7 +18,7 @@ import logging, sys, time
 from pebbler.progress import progress
 
 log = logging.getLogger("pebbler.work")
-pause = 0.4 if "--pauses" in sys.argv else 0.0
+pause = float(sys.argv[2]) if "--pauses" in sys.argv else 0.0
 with progress("work", verbose="-v" in sys.argv):
     time.sleep(2 * pause)
     log.debug("a step")
@@ -73,7 +73,7 @@ def shown(text: str) -> list[str]:
 @pytest.fixture(scope="module")
 def work_on_terminal() -> str:
     """What a terminal gets of two seconds' work."""
-    return on_terminal(sys.executable, "-c", WORK, "--pauses")
+    return on_terminal(sys.executable, "-c", WORK, "--pauses", "0.4")
 
 
 def test_on_a_terminal_one_line_renews_itself_and_leaves_nothing(work_on_terminal: str) -> None:
@@ -126,7 +126,7 @@ def test_a_terminal_that_is_gone_changes_no_answer() -> None:
     leader, follower = pty.openpty()
     environment = {**os.environ, "TERM": "xterm"}
     with subprocess.Popen(
-        [sys.executable, "-c", WORK, "--pauses"],
+        [sys.executable, "-c", WORK, "--pauses", "0.2"],
         stdout=subprocess.PIPE,
         stderr=follower,
         env=environment,

@@ -20,6 +20,8 @@ from pebbler.heuristics.parts import with_parts
 from pebbler.instances.files import read_instance, sha256_of
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import unlimited_peak
+from pebbler.instances.networks import zoo
+from pebbler.instances.networks.zoo import list_networks
 from pebbler.instances.profile import CopyTimes, Machine, Profile, TaskTimes, write_profile
 from pebbler.instances.transforms import in_parts
 from pebbler.instances.workload import Workload
@@ -165,7 +167,7 @@ def test_schedules_of_the_real_methods_pass_the_checker(
     network: str, memory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compared = ["compare", network, "--batch", "16", "--sub-batch", "6", "--budget", "2xMmin"]
-    assert main([*compared, "--memory", memory, "--out", "out", "--json"]) == 0
+    assert main([*compared, "--memory", memory, "--time-limit", "0.3s", "--out", "out", "--json"]) == 0
     found = [r["method"] for r in json.loads(capsys.readouterr().out)["results"] if r["iteration_ns"]]
     assert "vdnn-all-m" in found
     for name in (f"{network}-b6", f"{network}-b4"):
@@ -337,8 +339,18 @@ def test_trace(file: Path, schedule_file: Path, capsys: pytest.CaptureFixture[st
     assert json.loads(capsys.readouterr().out) == {"events": len(events)}
 
 
-def test_lists(toys: Toys, keep: Method, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "networks", [("lenet", "vgg16"), pytest.param(list_networks(), marks=pytest.mark.slow)]
+)
+def test_lists(
+    networks: tuple[str, ...],
+    toys: Toys,
+    keep: Method,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     toys(keep=keep)
+    monkeypatch.setattr(zoo, "list_networks", lambda: networks)
     assert main(["networks", "vgg16", "--batch", "64", "--json"]) == 0
     (network,) = json.loads(capsys.readouterr().out)["networks"]
     assert (network["name"], network["batch"], network["parameters"]) == ("vgg16", 64, 138_357_544)
@@ -352,7 +364,9 @@ def test_lists(toys: Toys, keep: Method, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["networks", "lenet"]) == 0
     assert "13.72 MiB" in capsys.readouterr().out
     assert main(["networks"]) == 0
-    assert "lstm_cnn is not available: " in capsys.readouterr().out.splitlines()[-1]
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines if line} >= {*networks}
+    assert "lstm_cnn is not available: " in lines[-1]
     assert main(["devices", "--json"]) == 0
     devices = json.loads(capsys.readouterr().out)["devices"]
     assert "K40" in [device["name"] for device in devices]

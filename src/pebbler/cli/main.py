@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..console import complain, give_up, is_of_output, prepare
@@ -361,6 +362,7 @@ def _methods(arguments: argparse.Namespace) -> int:
 # --- arguments ----------------------------------------------------------------------------------------
 
 
+@cache
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="pebbler",

@@ -353,6 +353,7 @@ def exported(tight: Instance, toys: Toys, keep: Method, swap: Method, tmp_path: 
     return comparison
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_export_writes_files_that_pass_the_checker(exported: Comparison, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {
         "chain-b4.instance.json",
@@ -376,6 +377,7 @@ def test_the_same_comparison_writes_the_same_bytes(exported: Comparison, tmp_pat
     assert [name for name in before if before[name] != after[name]] == []
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_name_cannot_lead_out_of_the_folder(
     chain: Instance, toys: Toys, keep: Method, tmp_path: Path
 ) -> None:
