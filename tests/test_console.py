@@ -23,7 +23,7 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        "networks lenet",
+        "devices",
         "--help",
         *(pytest.param(a, marks=pytest.mark.slow) for a in ("networks lenet --json", "methods --json")),
     ],
@@ -43,10 +43,10 @@ def test_a_closed_output_is_a_sentence(arguments: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
 def test_a_standard_error_that_takes_nothing_changes_no_answer(where: str, tmp_path: Path) -> None:
-    done = shell(f"{PEBBLER} networks lenet {where}", tmp_path)
+    done = shell(f"{PEBBLER} devices {where}", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "lenet" in done.stdout
-    assert shell(f"{PEBBLER} networks no-such {where}", tmp_path).returncode == 2
+    assert "K40" in done.stdout
+    assert shell(f"{PEBBLER} no-such {where}", tmp_path).returncode == 2
     done = shell(f"{PEBBLER} generate tiny -v -o tiny {where}", tmp_path)
     assert done.returncode == 0
     assert (tmp_path / "tiny" / "manifest.json").exists()

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from pebbler.benchmark.sweeps import runner
 from pebbler.cli.main import main
 from pebbler.instances.errors import PebblerError
 
-from ..benchmark.swept import SMALL, outcomes, swept, write_config
+from ..benchmark.swept import SMALL, made_here, outcomes, swept, write_config
 
 TWO = SMALL.replace("s?", "s1").replace('"modnn", "vdnn-all-m", "vdnn-all-p", ', '"modnn", ')
 
@@ -45,12 +46,20 @@ def test_report_tells_where_to_look(elsewhere: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == "r: 2 runs, 5 exhibits; open index.html\n"
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are made in this process."""
+    monkeypatch.setattr(runner, "perform", made_here)
+
+
+@pytest.mark.usefixtures("at_once")
 def test_results_go_where_they_are_asked_for(config: Path, elsewhere: Path) -> None:
     assert main(["bench", str(config), "-o", "elsewhere.sqlite"]) == 0
     assert not (elsewhere / "small.sqlite").exists()
     assert (elsewhere / "elsewhere.files" / "schedules").is_dir()
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_name_that_does_not_print_is_shown_as_its_codes(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host_memory, "QUESTIONS", (SMALL,))
         patch.setattr(host_memory, "CELLS", (SMALL,))
-        ask((SMALL,), (SMALL,), 1.0, path)
+        ask((SMALL,), (SMALL,), 0.5, path)
     return path
 
 
@@ -79,7 +79,7 @@ def test_what_the_file_has_is_not_asked_again(file: Path, monkeypatch: pytest.Mo
     before = file.read_bytes()
     for name in ("solved", "answered"):
         monkeypatch.setattr(host_memory, name, lambda *_: pytest.fail("it was repeated"))
-    assert ask((SMALL,), (SMALL,), 1.0, file) == read(file)
+    assert ask((SMALL,), (SMALL,), 0.5, file) == read(file)
     assert file.read_bytes() == before
 
 

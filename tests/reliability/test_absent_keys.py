@@ -11,12 +11,19 @@ from pebbler.benchmark.output.markdown import markdown
 from pebbler.instances.instance import Instance
 from pebbler.instances.transforms import with_shared_link
 
+from . import absent_keys
 from .absent_keys import FIGURES, Case, Digests, compared, digests, figures, kinds
 
 HEADER = ("instances", "number", *FIGURES)
 
 
-def test_digests_are_the_same_twice_and_no_instance_has_the_keys() -> None:
+@pytest.mark.parametrize(
+    "names", [("tiny, both", "several GPUs"), pytest.param((*kinds(1),), marks=pytest.mark.slow)]
+)
+def test_digests_are_the_same_twice_and_no_instance_has_the_keys(
+    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(absent_keys, "kinds", lambda seeds: {name: kinds(seeds)[name] for name in names})
     assert digests(1) == digests(1)
     for cases in kinds(2).values():
         for case in cases:

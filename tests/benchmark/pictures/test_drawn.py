@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from pebbler.benchmark.comparison.compare import compare
 from pebbler.benchmark.output.machine import made_here
 from pebbler.benchmark.pictures import drawn as pictures_module
 from pebbler.benchmark.pictures.drawn import Picture, drawer, drawn, timeline
-from pebbler.instances.workload import Workload
+from pebbler.heuristics.methods import Method
+from pebbler.instances.instance import Instance
 
 from ...solver.processes import children
 
@@ -26,9 +28,11 @@ def evaluated(*expressions: str) -> list[Picture]:
     return [Picture(Path(str(i)), eval, (expression,)) for i, expression in enumerate(expressions)]
 
 
-def test_another_process_draws_the_same() -> None:
-    methods = ["vdnn-all-m", "modnn"]
-    rows = compare(Workload("lenet", 10, "k40").instance("90%"), methods).rows
+def test_another_process_draws_the_same(
+    chain: Instance, toys: Callable[..., None], keep: Method, swap: Method
+) -> None:
+    toys(keep=keep, swap=swap)
+    rows = compare(chain).rows
     pictures = [
         Picture(Path(row.method), timeline, (row.instances[0], row.schedules[0], made_here())) for row in rows
     ]
