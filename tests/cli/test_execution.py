@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,13 @@ import pytest
 from pebbler import solve
 from pebbler.cli.main import main
 from pebbler.instances.files import read_instance, write_instance
+from pebbler.instances.instance import Instance
 from pebbler.instances.profile import read_profile
 from pebbler.instances.workload import Workload
 from pebbler.validate.execution.cpu.memory import available_bytes
-from pebbler.validate.schedule import write_schedule
+from pebbler.validate.schedule import Schedule, write_schedule
+
+from ..validate.execution.profiling.virtual_device import VirtualDevice
 
 Output = pytest.CaptureFixture[str]
 
@@ -27,12 +31,19 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def files(elsewhere: Path) -> Path:
+@cache
+def solved() -> tuple[Instance, Schedule]:
     """LeNet under a budget, and a schedule that copies."""
     instance = Workload("lenet", 2, "K40").instance("1.5xMmin")
     schedule = solve(instance, "vdnn-all-m").schedule
     assert schedule is not None
+    return instance, schedule
+
+
+@pytest.fixture
+def files(elsewhere: Path) -> Path:
+    """Both in files."""
+    instance, schedule = solved()
     write_instance(instance, "i.json")
     write_schedule(schedule, "s.json")
     return elsewhere
@@ -116,7 +127,7 @@ def test_run_draws_and_traces_both_timelines(capsys: Output) -> None:
     capsys.readouterr()
 
 
-@pytest.mark.usefixtures("files")
+@pytest.mark.usefixtures("files", "unrendered")
 @pytest.mark.parametrize(("full", "other"), [("--trace", "--picture"), ("--picture", "--trace")])
 def test_where_a_device_is_full_no_file_is_written(capsys: Output, full: str, other: str) -> None:
     assert "/dev/full" in refusal(capsys, *RUN, other, "out", full, "/dev/full")
@@ -248,7 +259,10 @@ def test_from_a_profile_to_predicted_against_measured(network: str, capsys: Outp
         ("profile", "lenet", "--batch", "1", "--backend", "cpu", "--repeat", "1"),
     ],
 )
-def test_names_of_output_files_are_printed_escaped(capsys: Output, command: tuple[str, ...]) -> None:
+def test_names_of_output_files_are_printed_escaped(
+    capsys: Output, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pebbler.validate.execution.cpu.backend.CpuBackend", VirtualDevice)
     name = "\x1b[31m\udcff"
     assert main([*command, "-o", name]) == 0
     assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
