@@ -12,7 +12,7 @@ from .json_runs import COMMANDS, fault_of, study
 
 A_SOLVER_EACH = ("solve cp-sat", "bound")
 ON_LENET = 253
-"""A seed that draws LeNet for both, SCIP, CBC, and time limits of 0.3 s at most."""
+"""A seed that draws LeNet for both, SCIP, and time limits of 0.3 s at most."""
 FILES = ("lenet.instance.json", "vgg16.instance.json", "again.instance.json")
 
 
