@@ -190,12 +190,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def device_algorithms(self) -> tuple[Algorithm, ...]:
         """Those that run on the device."""
-        return tuple(algorithm for algorithm in self.algorithms if algorithm.on == "device")
+        return tuple([algorithm for algorithm in self.algorithms if algorithm.on == "device"])
 
     @property
     def may_run_on_host(self) -> bool:
         """Whether some algorithm runs on the host, so that the task need not run on the device."""
-        return any(algorithm.on == "host" for algorithm in self.algorithms)
+        return "host" in [algorithm.on for algorithm in self.algorithms]  # sooner than any: it is asked often
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
