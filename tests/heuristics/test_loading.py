@@ -25,9 +25,9 @@ from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.instances.workload import Workload
 import pebbler.solver
 
-limits = Limits(time_limit=0.5)
+limits = Limits(time_limit=0.1)
 info = find_method(sys.argv[1])
-instance = Workload("vgg16", 256, "k40").instance("12GiB")
+instance = Workload("lenet", 64, "k40").instance("1.2xMmin")
 instance = instance if info.transform is None else info.transform(instance)
 load_for(info.call, limits)
 loaded = set(sys.modules)

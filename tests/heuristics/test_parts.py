@@ -27,7 +27,7 @@ from pebbler.instances.workload import Workload
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel, Schedule
 
-from ..samples import counts
+from ..samples import counts, crossed
 
 VGG = Workload("vgg16", 256, "v100").instance("1.05xMmin")
 
@@ -125,8 +125,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("memory", ["paged", "contiguous", "divisible"])
+@pytest.mark.parametrize(
+    ("case", "memory"), crossed(tuple(CASES), ("paged", "contiguous", "divisible"), of=2)
+)
 @pytest.mark.parametrize("count", counts(8, 25))
 def test_random_suffixes_run_as_simulated(case: str, memory: MemoryModel, count: int) -> None:
     instance = CASES[case]
@@ -207,7 +208,7 @@ def test_parts_beat_whole_tensors(memory: MemoryModel) -> None:
         start = find_method("modnn").call(instance, Limits(memory=memory)).schedule  # type: ignore[arg-type]
         assert start is not None
         search.offer(start)
-        search.run(work=300_000)
+        search.run(work=100_000)
         schedule = search.schedule("local-search")
         assert schedule is not None
         assert check(instance, schedule).reasons == ()

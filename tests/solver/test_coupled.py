@@ -19,6 +19,8 @@ from pebbler.solver.solve import solve
 from pebbler.validate.check import check
 from pebbler.validate.simulate import simulate
 
+from ..samples import counts
+
 METHODS = [info for info in list_methods() if not info.guest and info.name != "flow-parts"]  # which is flow
 
 
@@ -48,10 +50,11 @@ def coupled(seed: int, memory: Memory, keys: str) -> Instance:
 
 @pytest.mark.parametrize("memory", ["contiguous", "paged"])
 @pytest.mark.parametrize("name", [info.name for info in METHODS])
-def test_every_method(name: str, memory: Memory) -> None:
+@pytest.mark.parametrize("count", counts(3, 9))
+def test_every_method(name: str, memory: Memory, count: int) -> None:
     """What a method finds is valid with the times of the simulation, or it says in a sentence why not."""
     by_rule = is_rule(next(info.call for info in METHODS if info.name == name))
-    for seed in range(9 if by_rule else 3):
+    for seed in range(count):
         instance = coupled(seed, memory, ("link", "slowdown", "link and slowdown")[seed % 3])
         result = solve(instance, name, memory=memory, time_limit=None if by_rule else 0.1)
         if result.schedule is None:

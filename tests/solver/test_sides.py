@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -29,7 +30,7 @@ from pebbler.solver.answers import Memory
 from pebbler.solver.solve import solve
 from pebbler.validate.check import check
 
-from ..samples import BY_LAYERS
+from ..samples import BY_LAYERS, counts, sampled
 
 METHODS = [info for info in list_methods() if not info.guest and info.name != "flow-parts"]  # which is flow
 
@@ -108,11 +109,12 @@ def solved(name: str, instance: Instance, memory: Memory, time_limit: float | No
 
 @pytest.mark.parametrize("memory", ["contiguous", "paged"])
 @pytest.mark.parametrize("name", [info.name for info in METHODS if is_rule(info.call)])
-def test_rules(name: str, memory: Memory) -> None:
+@pytest.mark.parametrize("seeds", sampled((2, 4, 5), range(0, 6, 6)))
+def test_rules(name: str, memory: Memory, seeds: Sequence[int]) -> None:
     unit = PAGE_BYTES if memory == "paged" else 512
     found = [
         solved(name, optimized(seed, unit, host=seed % 4 == 0, link=seed % 5 == 0), memory, None)
-        for seed in range(6)
+        for seed in seeds
     ]
     assert any(makespan is not None for makespan in found) != (name in BY_LAYERS)
 
@@ -122,7 +124,7 @@ def test_rules(name: str, memory: Memory) -> None:
 def test_other_methods(name: str, memory: Memory) -> None:
     unit = PAGE_BYTES if memory == "paged" else 512
     for seed in range(2):
-        solved(name, optimized(seed, unit, host=seed == 0, link=seed == 1), memory, 0.2)
+        solved(name, optimized(seed, unit, host=seed == 0, link=seed == 1), memory, 0.1)
 
 
 def step(seed: int) -> Instance:
@@ -168,10 +170,11 @@ def step(seed: int) -> Instance:
     return made
 
 
-def test_none_is_below_the_optimum() -> None:
+@pytest.mark.parametrize("count", counts(3, 7))
+def test_none_is_below_the_optimum(count: int) -> None:
     """In pages, exhaustive search knows all that is possible; local search meets it nearly always."""
     met = []
-    for seed in range(7):
+    for seed in range(count):
         instance = replace(step(seed), host_budget_bytes=UNSET)
         best = solved("brute-force", instance, "paged", None)
         names = ("modnn", "tensorflow-rule", "local-search")
@@ -179,7 +182,7 @@ def test_none_is_below_the_optimum() -> None:
         assert best is not None
         assert all(makespan is None or best <= makespan for makespan in found.values())
         met.append(best == found["local-search"])
-    assert sum(met) >= 5
+    assert sum(met) >= 2 * count / 3
 
 
 @pytest.mark.parametrize("seed", [43, 46])
@@ -258,7 +261,7 @@ def test_the_side_of_an_optimizer_is_chosen() -> None:
             for task in instance.tasks
         )
         for name in ("modnn", "local-search") if expected else ("modnn",):
-            schedule = solve(replace(instance, tasks=tasks), name, time_limit=2).schedule
+            schedule = solve(replace(instance, tasks=tasks), name, time_limit=1).schedule
             assert schedule is not None
             assert any(operation.stream == "host" for operation in schedule.operations) == expected
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -21,21 +22,25 @@ from pebbler.solver.bounds import Bound, best_bound
 from pebbler.solver.solve import solve
 from pebbler.solver.sub_batch_search import Iterations, iteration_bound, search_sub_batch
 
+from ..samples import EVERY_KIND, crossed, mostly_slow
+
 Toys = Callable[..., None]
 LENET = Workload("lenet", 10, "K40")
 FLAT = Workload("vgg16", 12, "K40")
 """Its time per image depends little on the sub-batch, so that bounds exclude little."""
 QUICK = Workload("cifar10_quick", 12, "K40")
 BOTH = pytest.mark.parametrize("workload", [LENET, QUICK], ids=lambda one: one.network)
-SLOW = {"lstm_rnn", *(f"resnet{depth}" for depth in (302, 695, 1001, 1172, 1304, 1517))}
-BUDGETS = pytest.mark.parametrize("budget", ["1xMmin", "1.05xMmin", "1.3xMmin", "60%", "100%"])
+LARGE = {"lstm_rnn", *(f"resnet{depth}" for depth in (302, 695, 1001, 1172, 1304, 1517))}
+BUDGETS = ("1xMmin", "1.05xMmin", "1.3xMmin", "60%", "100%")
 
 
+@cache
 def at(workload: Workload, budget: int, b: int) -> list[Instance]:
     sizes = workload.rounds(b)
     return [workload.instance(budget, size, rounds=n, check_budget=False) for size, n in sizes]
 
 
+@cache
 def bound_at(workload: Workload, budget: int, b: int) -> int | None:
     """Bound of an iteration at one sub-batch; None where it has no schedule."""
     instances = at(workload, budget, b)
@@ -59,7 +64,7 @@ def time_at(workload: Workload, budget: int, b: int, method: str) -> int | None:
 
 
 @BOTH
-@BUDGETS
+@pytest.mark.parametrize("budget", BUDGETS)
 def test_the_least_bound_is_the_least_of_the_bounds_at_all_sub_batches(
     workload: Workload, budget: str
 ) -> None:
@@ -97,7 +102,9 @@ def test_the_bound_of_an_iteration_counts_every_round() -> None:
     assert not iteration_bound([2, 1], [bounds[0], replace(bounds[1], certified=False)]).certified
 
 
-@pytest.mark.parametrize("network", [name for name in list_networks() if name not in SLOW])
+@pytest.mark.parametrize(
+    "network", mostly_slow((name for name in list_networks() if name not in LARGE), EVERY_KIND)
+)
 def test_the_least_budget_rises_with_the_sub_batch(network: str) -> None:
     """What the search of the largest sub-batch that fits rests on."""
     workload = Workload(network, 64, "K40")
@@ -117,9 +124,11 @@ def test_a_budget_under_the_floor_is_refused() -> None:
 # --- the search -------------------------------------------------------------------------------------------
 
 
-@BOTH
-@BUDGETS
-@pytest.mark.parametrize("method", ["modnn", "vdnn-all-m", "network-wide"])
+@pytest.mark.parametrize(
+    ("workload", "budget", "method"),
+    crossed((LENET, QUICK), BUDGETS, ("modnn", "vdnn-all-m", "network-wide"), of=3),
+    ids=lambda one: getattr(one, "network", one),
+)
 def test_the_best_of_a_search_is_the_best_of_all(workload: Workload, budget: str, method: str) -> None:
     size = auto_budget(workload, budget)
     times = {b: time_at(workload, size, b, method) for b in range(1, workload.batch + 1)}

@@ -33,14 +33,14 @@ from .mutation_study import (
 from .random_programs import random_case, random_schedule
 
 
-@pytest.fixture(scope="module", params=counts(2, 45))
+@pytest.fixture(scope="module", params=counts(1, 45))
 def per_kind(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
 @pytest.fixture(scope="module")
 def study(per_kind: int) -> Study:
-    return conduct(seed=1, per_kind=per_kind)
+    return conduct(seed=5, per_kind=per_kind)
 
 
 def test_random_programs_use_everything() -> None:
@@ -112,7 +112,7 @@ def test_random_rounds_carry_blocks_in_every_way() -> None:
 
 def test_random_programs_use_the_machine_in_every_way() -> None:
     rng = Random(5)
-    coupled = [coupled_case(rng) for _ in range(40)]
+    coupled = [coupled_case(rng) for _ in range(30)]
     assert {schedule.memory_model for _, schedule in coupled} == {"contiguous", "paged", "divisible"}
     kinds = {(i.link is not UNSET, any(t.slowdown_ppm is not UNSET for t in i.tasks)) for i, _ in coupled}
     assert kinds == {(True, False), (False, True), (True, True)}
@@ -120,7 +120,7 @@ def test_random_programs_use_the_machine_in_every_way() -> None:
         schedule.makespan_ns > retimed(uncoupled(instance), schedule).makespan_ns
         for instance, schedule in coupled
     ]
-    assert sum(longer) >= 10
+    assert sum(longer) >= 8
     hosted = [host_work_case(rng) for _ in range(40)]
     assert {schedule.memory_model for _, schedule in hosted} == {"contiguous", "divisible"}
     assert {(bool(i.carried), i.has_host_budget, i.is_coupled) for i, _ in hosted} >= {
@@ -157,7 +157,7 @@ def test_no_contradiction_far_from_programs_with_work_on_the_host(starts: int) -
 
 @pytest.mark.parametrize("carried", [False, True])
 @pytest.mark.parametrize("host", [False, True])
-@pytest.mark.parametrize("count", counts(10, 60))
+@pytest.mark.parametrize("count", counts(5, 60))
 def test_valid_programs_are_accepted_and_survive(host: bool, carried: bool, count: int) -> None:
     rng = Random(2)
     for _ in range(count):
@@ -236,7 +236,7 @@ def _of(
 
 @pytest.mark.parametrize("carried", [False, True])
 @pytest.mark.parametrize("host", [False, True])
-@pytest.mark.parametrize("starts", counts(2, 12))
+@pytest.mark.parametrize("starts", counts(1, 12))
 def test_no_contradiction_far_from_what_a_builder_writes(host: bool, carried: bool, starts: int) -> None:
     walk = wander(seed=3, starts=starts, steps=60, host=host, carried=carried)
     assert walk.total().accepted >= 3 * starts

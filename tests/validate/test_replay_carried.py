@@ -535,10 +535,10 @@ def fits(schedule: Schedule, instance: Instance, state: Carried) -> bool:
 
 
 @pytest.mark.parametrize("host", [False, True])
-@pytest.mark.parametrize("count", counts(150, 400))
+@pytest.mark.parametrize("count", counts(60, 400))
 def test_random_programs_can_be_repeated_where_they_leave_what_they_find(host: bool, count: int) -> None:
     """Blocks that begin somewhere are carried, in random states; those that do not fit one are found."""
-    rng = Random(7)
+    rng = Random(8)
     seen: dict[bool, set[tuple[MemoryModel, bool, bool]]] = {True: set(), False: set()}
     for _ in range(count):
         ordinary, schedule = random_case(rng, host=host)

@@ -19,6 +19,8 @@ from pebbler.instances.workload import Workload
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Schedule
 
+from ...samples import crossed
+
 STRATEGIES = ("layrub-intra", "layrub-inter", "layrub-hybrid")
 SIZE = 8
 
@@ -251,18 +253,25 @@ def test_a_region_holds_what_is_never_together(masked: Instance) -> None:
 # --- everything else ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", STRATEGIES)
-@pytest.mark.parametrize("memory", ["contiguous", "paged"])
-@pytest.mark.parametrize("engines", ["duplex", "single"])
-@pytest.mark.parametrize("graph", ["paper", "executable"])
+@pytest.mark.parametrize(
+    ("name", "method", "memory", "engines", "graph"),
+    crossed(
+        *(("googlenet", "resnet18"), STRATEGIES, ("contiguous", "paged")),
+        *(("duplex", "single"), ("paper", "executable")),
+        of=3,
+    ),
+)
 def test_networks_with_forks_joins_and_norms(
-    method: str, memory: Literal["contiguous", "paged"], engines: str, graph: Literal["paper", "executable"]
+    name: str,
+    method: str,
+    memory: Literal["contiguous", "paged"],
+    engines: str,
+    graph: Literal["paper", "executable"],
 ) -> None:
-    for name in ("googlenet", "resnet18"):
-        plain = Workload(name, 8, "K40", graph).instance("12GiB")
-        instance = planned(msgspec.structs.replace(plain, engines=engines))
-        schedule = solve(instance, method, memory)
-        assert solve(instance, method, memory) == schedule
+    plain = Workload(name, 8, "K40", graph).instance("12GiB")
+    instance = planned(msgspec.structs.replace(plain, engines=engines))
+    schedule = solve(instance, method, memory)
+    assert solve(instance, method, memory) == schedule
 
 
 def test_copies_run_beside_one_layer_each() -> None:

@@ -19,6 +19,8 @@ from pebbler.instances.workload import Workload
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Operation, Schedule
 
+from ...samples import crossed
+
 COMPUTE, COPY = 10, 4
 
 Row = tuple[str, str, str, str, str]
@@ -284,16 +286,20 @@ def test_what_a_layer_keeps_leaves_when_it_has_ended_and_has_one_buffer_for_its_
 # --- everything else ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("memory", ["contiguous", "paged"])
-@pytest.mark.parametrize("engines", ["duplex", "single"])
-@pytest.mark.parametrize("graph", ["paper", "executable"])
+@pytest.mark.parametrize(
+    ("name", "memory", "engines", "graph"),
+    crossed(
+        *(("googlenet_bvlc", "resnet34"), ("contiguous", "paged")),
+        *(("duplex", "single"), ("paper", "executable")),
+        of=3,
+    ),
+)
 def test_networks_with_forks_joins_and_norms(
-    memory: Literal["contiguous", "paged"], engines: str, graph: Literal["paper", "executable"]
+    name: str, memory: Literal["contiguous", "paged"], engines: str, graph: Literal["paper", "executable"]
 ) -> None:
-    for name in ("googlenet_bvlc", "resnet34"):
-        plain = Workload(name, 8, "K40", graph).instance("12GiB")
-        instance = planned(msgspec.structs.replace(plain, engines=engines))
-        assert solve(instance, memory) == solve(instance, memory)
+    plain = Workload(name, 8, "K40", graph).instance("12GiB")
+    instance = planned(msgspec.structs.replace(plain, engines=engines))
+    assert solve(instance, memory) == solve(instance, memory)
 
 
 def test_data_that_must_end_on_the_host_does() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import cast
 
 import pytest
@@ -136,12 +137,17 @@ def window_by_hand(instance: Instance, workspaces: list[int]) -> int:
     return instance.resident_bytes + max(windows)
 
 
+@cache
+def at_every_sub_batch(workload: Workload) -> list[Instance]:
+    return [workload.instance(0, b, check_budget=False) for b in range(1, workload.batch + 1)]
+
+
 @pytest.mark.parametrize("network", ["lenet", "cifar10_quick", "resnet18"])
 @pytest.mark.parametrize("share", [5, 15, 30, 60, 90])
 def test_binary_search_finds_what_trying_all_finds(network: str, share: int) -> None:
     """At the sub-batch that is chosen the window fits, and at the next one it does not."""
     workload = Workload(network, 24, "K40")
-    instances = [workload.instance(0, b, check_budget=False) for b in range(1, 25)]
+    instances = at_every_sub_batch(workload)
     floor, whole = workload.floor(), window_by_hand(instances[-1], [0] * len(instances[-1].tasks))
     budget = floor + (whole - floor) * share // 100
 

@@ -262,8 +262,20 @@ def test_never_worse_than_falling_back_to_pass_1(count: int) -> None:
     }
 
 
-@pytest.mark.parametrize("memory", ["contiguous", "paged"])
-@pytest.mark.parametrize(("network_name", "batch"), [("alexnet", 128), ("resnet18", 32), ("googlenet", 32)])
+@pytest.mark.parametrize(
+    ("network_name", "batch", "memory"),
+    [
+        *(("alexnet", 128, "contiguous"), ("alexnet", 128, "paged"), ("resnet18", 32, "contiguous")),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("resnet18", 32, "paged"),
+                ("googlenet", 32, "contiguous"),
+                ("googlenet", 32, "paged"),
+            )
+        ),
+    ],
+)
 def test_valid_and_no_slower_on_networks(network_name: str, batch: int, memory: str) -> None:
     workload = Workload(network_name, batch, "titanx")
     least = workload.minimum_budget()

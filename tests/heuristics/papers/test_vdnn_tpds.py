@@ -12,6 +12,7 @@ from pebbler.instances.memory import fastest, with_budget
 from pebbler.instances.workload import Workload
 from pebbler.validate.check import check
 
+from ...samples import counts
 from .test_vdnn_dyn import FAST, chosen, instances, network, program_of
 
 METHODS = ("vdnn-all-tpds", "vdnn-conv-tpds")
@@ -85,9 +86,10 @@ def test_what_does_not_fit_without_workspaces_is_refused(method: str) -> None:
 # --- on everything ----------------------------------------------------------------------------------------
 
 
-def test_all_outputs_fit_wherever_all_inputs_do_and_are_no_slower_than_the_leanest() -> None:
+@pytest.mark.parametrize("count", counts(35, 100))
+def test_all_outputs_fit_wherever_all_inputs_do_and_are_no_slower_than_the_leanest(count: int) -> None:
     solved = 0
-    for seed in range(100):
+    for seed in range(count):
         instance = instances(seed)
         try:
             lean = solve(instance, "vdnn-all-m").schedule
@@ -98,7 +100,7 @@ def test_all_outputs_fit_wherever_all_inputs_do_and_are_no_slower_than_the_leane
         assert described is not None
         assert described.makespan_ns <= lean.makespan_ns, seed
         solved += 1
-    assert solved > 50
+    assert solved > count / 2
 
 
 @pytest.mark.parametrize("memory", ["contiguous", "paged"])

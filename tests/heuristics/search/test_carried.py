@@ -18,7 +18,7 @@ from pebbler.instances.workload import Workload
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel
 
-from ...samples import counts
+from ...samples import counts, crossed
 from .drawn import drawn_decisions
 
 
@@ -45,8 +45,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("memory", ["paged", "contiguous", "divisible"])
+@pytest.mark.parametrize(
+    ("case", "memory"), crossed(tuple(CASES), ("paged", "contiguous", "divisible"), of=2)
+)
 @pytest.mark.parametrize("count", counts(1, 6))
 def test_random_decisions_run_as_simulated(case: str, memory: MemoryModel, count: int) -> None:
     rng = np.random.default_rng(7)

@@ -21,7 +21,7 @@ from pebbler.validate.check import check
 from pebbler.validate.measures import pinned_bytes
 from pebbler.validate.schedule import MemoryModel, Schedule
 
-from ...samples import counts
+from ...samples import counts, crossed
 from .drawn import drawn_decisions
 
 
@@ -37,8 +37,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("memory", ["paged", "contiguous", "divisible"])
+@pytest.mark.parametrize(
+    ("case", "memory"), crossed(tuple(CASES), ("paged", "contiguous", "divisible"), of=2)
+)
 @pytest.mark.parametrize("count", counts(1, 8))
 def test_random_decisions_run_as_simulated(case: str, memory: MemoryModel, count: int) -> None:
     """Where an offload finds no room on the host in time, its block stays."""

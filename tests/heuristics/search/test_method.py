@@ -44,7 +44,7 @@ from pebbler.solver.solve import solve
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel
 
-from ...samples import counts, sampled
+from ...samples import counts, crossed, sampled
 from .drawn import drawn_decisions
 
 
@@ -99,8 +99,7 @@ def test_arrays_are_as_the_kernels_were_compiled_for(memory: MemoryModel, parts:
     assert all(one.flags.c_contiguous and one.flags.writeable for one in arrays.values())
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("memory", ["paged", "contiguous", "divisible"])
+@pytest.mark.parametrize(("case", "memory"), crossed(CASES, ("paged", "contiguous", "divisible"), of=2))
 @pytest.mark.parametrize("count", counts(3, 12))
 def test_random_decisions_run_as_simulated(
     case: tuple[str, int, str, str], memory: MemoryModel, count: int

@@ -8,6 +8,7 @@ import pytest
 
 from pebbler.heuristics.loading import kernels
 from pebbler.heuristics.methods import Limits, Refusal
+from pebbler.heuristics.search import team as team_module
 from pebbler.heuristics.search.contiguous import new_search
 from pebbler.heuristics.search.search import LocalSearch
 from pebbler.heuristics.search.team import Team
@@ -68,7 +69,10 @@ def test_searches_are_made_once_they_run(googlenet: Instance) -> None:
     assert len(make.searches) == 3
 
 
-def test_the_first_goes_on_where_no_other_can_be_made(googlenet: Instance) -> None:
+def test_the_first_goes_on_where_no_other_can_be_made(
+    googlenet: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(team_module, "_APART", 200_000)
     first, asked = Made(googlenet, "paged")(0), []
 
     def refuse(i: int) -> LocalSearch:
@@ -77,7 +81,7 @@ def test_the_first_goes_on_where_no_other_can_be_made(googlenet: Instance) -> No
 
     team, costs = Team(first, refuse, 2), [first.cost]
     for _ in range(2):
-        team.run(work=2_500_000)  # in which searches would meet twice
+        team.run(work=500_000)  # in which searches would meet twice
         costs.append(first.cost)
     assert costs[2] < costs[0]
     assert sorted(asked) == [1, 2]
@@ -98,7 +102,7 @@ def test_ctrl_c_in_the_first_ends_all_threads_and_keeps_what_others_found(
     team = Team(make(0), make, 1)
     team.run(work=1000)
     first, other = make.searches
-    other.run(work=2_000_000)
+    other.run(work=300_000)
     before = threading.active_count()
 
     def interrupt(*_args: object) -> None:
@@ -114,7 +118,7 @@ def test_ctrl_c_in_the_first_ends_all_threads_and_keeps_what_others_found(
 def test_a_search_follows_at_once_or_after_its_descent(googlenet: Instance) -> None:
     make = Made(googlenet, "paged")
     best, now, later = make(0), make(1), make(2)
-    best.run(work=3_000_000)
+    best.run(work=1_000_000)
     for search in (now, later):
         assert search.cost > best.cost
     cost = later.cost
@@ -122,7 +126,7 @@ def test_a_search_follows_at_once_or_after_its_descent(googlenet: Instance) -> N
     later.follow(best, at_once=False)
     assert now.cost == best.cost
     assert later.cost == cost
-    later.run(work=3_000_000)
+    later.run(work=1_000_000)
     assert later.cost <= best.cost
     best.follow(now, at_once=True)  # which is no better
     assert best.cost == now.cost
@@ -133,7 +137,7 @@ def test_a_search_follows_at_once_or_after_its_descent(googlenet: Instance) -> N
 def test_methods_search_with_as_many_threads_as_there_are_workers(
     googlenet: Instance, memory: MemoryModel, method: str
 ) -> None:
-    found = solve(googlenet, method, memory=memory, workers=3, time_limit=1.5)
+    found = solve(googlenet, method, memory=memory, workers=3, time_limit=0.4)
     assert found.schedule is not None
     assert check(googlenet, found.schedule).valid
     assert found.lower_bound_ns <= found.schedule.makespan_ns

@@ -57,7 +57,7 @@ def is_large(member: Member) -> bool:
 
 
 @pytest.mark.parametrize("suite", SUITES)
-@pytest.mark.parametrize("each", [5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("each", [12, pytest.param(1, marks=pytest.mark.slow)])
 def test_instances_of_a_suite_are_valid(each: int, suite: str, tmp_path: Path) -> None:
     for member in of(suite)[::each]:
         if not is_large(member):

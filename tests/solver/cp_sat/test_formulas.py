@@ -152,10 +152,10 @@ def with_host(instance: Instance, seed: int) -> Instance:
     return replace(instance, host_budget_bytes=seed % 4 * most // 2) if seed % 3 else instance
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 60, 15)))
+@pytest.mark.parametrize("first", chunks(range(0, 60, 10)))
 def test_the_model_of_the_page_has_the_same_optimum(first: int) -> None:
     found = set()
-    for seed in range(first, first + 15):
+    for seed in range(first, first + 10):
         hostile = hostile_instance(Random(seed), most_tasks=3)
         for instance in (plain(seed), twisted(seed), hostile):
             if any(task.recomputable for task in instance.tasks):

@@ -17,13 +17,16 @@ from pebbler.validate.gpus.program import cluster_of
 from pebbler.validate.gpus.simulate import simulate_cluster
 from pebbler.validate.schedule import Schedule
 
+from ...samples import counts, mostly_slow
+
 ALONE = Cluster(gpus=1, bus_bytes_per_second=2**50, core_bytes_per_second=10**9, host_bytes_per_second=10**9)
 
 
 @pytest.mark.parametrize("kind", [plain, twisted])
-def test_one_gpu_takes_as_long_as_the_search_on_one_gpu(kind: object) -> None:
+@pytest.mark.parametrize("count", counts(8, 20))
+def test_one_gpu_takes_as_long_as_the_search_on_one_gpu(kind: object, count: int) -> None:
     assert callable(kind)
-    for seed in range(20):
+    for seed in range(count):
         instance = kind(seed)
         single = brute_force(instance, "divisible")
         several = cluster_brute_force(replace(instance, cluster=ALONE))
@@ -32,9 +35,10 @@ def test_one_gpu_takes_as_long_as_the_search_on_one_gpu(kind: object) -> None:
 
 DECIDED = (2, 4, 7, 10, 12, 13, 16, 17, 18, 26, 32, 35, 36, 37, 40, 43, 49, 50)
 """Seeds of tiny instances on two GPUs whose search ends soon."""
+AT_ONCE = (4, 7, 10, 12, 13, 16, 17)
 
 
-@pytest.mark.parametrize("seed", DECIDED)
+@pytest.mark.parametrize("seed", mostly_slow(DECIDED, AT_ONCE))
 def test_bound_search_schedule_on_two_gpus(seed: int) -> None:
     instance = tiny_cluster(seed)
     optimum = cluster_brute_force(instance, most_states=60_000)

@@ -29,9 +29,9 @@ KEYS = [
 KEYS.remove(("host_work", "carried"))  # too large a search; attacks have smaller instances of both
 
 
-@pytest.mark.parametrize("seeds", sampled(range(3, 6), range(0, 304, 38)))
+@pytest.mark.parametrize("seeds", sampled((1, 7, 11, 12), range(0, 304, 38)))
 @pytest.mark.parametrize("keys", KEYS, ids="-".join)
-def test_bounds_then_exhaustive_search_then_schedules(keys: Sequence[str], seeds: range) -> None:
+def test_bounds_then_exhaustive_search_then_schedules(keys: Sequence[str], seeds: Sequence[int]) -> None:
     judged = worse = found = 0
     for seed in seeds:
         instance = tiny_instance(seed, **dict.fromkeys(keys, True))

@@ -81,11 +81,11 @@ def test_checkpoints_with_a_price_stay_the_dearest_first() -> None:
     instance = Workload("resnet18", 128, "v100").instance("50%")
     chosen = Checkpoints(instance)
     for _ in range(3):
-        model = flow_model(instance, chosen.choose(48), "none")
+        model = flow_model(instance, chosen.choose(24), "none")
         chosen.learn(model, solve_linear(model.linear))
     few, more = set(chosen.choose(4)), set(chosen.choose(8))
     assert few < more < set(model.checkpoints)
-    many = set(chosen.choose(48))
+    many = set(chosen.choose(24))
     assert more < many
     assert many - set(model.checkpoints)
 

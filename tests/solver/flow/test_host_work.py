@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -36,13 +37,15 @@ from pebbler.validate.bounds.certificate import check_certificate
 
 from ...adversary.instances import with_host_work, with_link, with_slowdown
 from ...adversary.theorems import TINY
-from ...samples import chunks, counts, sampled
+from ...samples import chunks, sampled
 from ...validate.hostile import hostile_instance
 from .formulas import flow
 from .test_carried import carried
 from .test_formulas import agree
 
 HOW: tuple[Integrality, ...] = ("none", "algorithms", "all")
+SOLVED = (9, 13, 20, 27, 33)
+"""Seeds of instances whose exhaustive search ends soon."""
 
 
 def hosted(seed: int, *, coupled: bool = False) -> Instance:
@@ -153,8 +156,8 @@ def two_layers(factor: int, odd: int = 0) -> Instance:
 
 
 @pytest.mark.parametrize("is_coupled", [False, True])
-@pytest.mark.parametrize("seeds", sampled(range(12), range(0, 48, 16)))
-def test_no_bound_is_above_the_optimum(seeds: range, is_coupled: bool) -> None:
+@pytest.mark.parametrize("seeds", sampled(SOLVED, range(0, 48, 16)))
+def test_no_bound_is_above_the_optimum(seeds: Sequence[int], is_coupled: bool) -> None:
     judged = met = 0
     for seed in seeds:
         instance = hosted(seed, coupled=is_coupled)
@@ -179,10 +182,10 @@ def test_no_bound_is_above_the_optimum(seeds: range, is_coupled: bool) -> None:
     assert met >= 1
 
 
-@pytest.mark.parametrize("count", counts(16, 40))
-def test_prices_of_the_host_prove_no_more_than_the_optimum(count: int) -> None:
+@pytest.mark.parametrize("seeds", sampled(SOLVED, range(0, 40, 40)))
+def test_prices_of_the_host_prove_no_more_than_the_optimum(seeds: Sequence[int]) -> None:
     rng, proven = Random(1), 0
-    for seed in range(count):
+    for seed in seeds:
         instance = hosted(seed)
         least = optimum(instance, 800)
         if least is None:
@@ -199,7 +202,7 @@ def test_prices_of_the_host_prove_no_more_than_the_optimum(count: int) -> None:
             bound = priced_ns(instance, checkpoints, Prices(9 * size, memory, lines, stream=stream))
             assert bound <= least, (seed, checkpoints)
             proven += bound > 0
-    assert proven >= 3 * count / 4
+    assert proven >= 3 * len(seeds) / 4
 
 
 def step_of_an_optimizer(*, on_host: int | None = 6, on_device: int | None = 2) -> Instance:
@@ -334,7 +337,7 @@ def test_a_solution_names_algorithms_of_the_instance_that_is_searched(
 
     kernels(Limits())  # which run a search of their own
     monkeypatch.setattr(LocalSearch, "suggest", noted)
-    answer = find_method("flow").call(instance, Limits(time_limit=2.0))
+    answer = find_method("flow").call(instance, Limits(time_limit=0.3))
     assert answer.schedule is not None
     assert suggested
     assert {tuple(algorithms) for algorithms in suggested} == {(0,)}

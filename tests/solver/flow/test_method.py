@@ -110,7 +110,8 @@ def test_paged_vgg16_is_solved_to_a_hundred_thousandth() -> None:
 @pytest.mark.parametrize(
     ("network", "batch", "budget"),
     [
-        ("cifar10_quick", 100, "1.2xMmin"),
+        ("lenet", 64, "1.2xMmin"),
+        pytest.param("cifar10_quick", 100, "1.2xMmin", marks=pytest.mark.slow),
         *(pytest.param("alexnet", 128, budget, marks=pytest.mark.slow) for budget in ("90%", "75%")),
     ],
 )
@@ -132,7 +133,9 @@ def test_ctrl_c_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
         return flow_model(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(flow_method, "flow_model", interrupted)
-    answer = flow(Workload("vgg16", 256, "k40").instance("1.05xMmin"), Limits(time_limit=60, memory="paged"))
+    answer = flow(
+        Workload("alexnet", 256, "k40").instance("1.05xMmin"), Limits(time_limit=60, memory="paged")
+    )
     assert answer.stopped_by == "interrupted"
     assert answer.schedule is not None
 

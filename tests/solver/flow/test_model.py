@@ -23,7 +23,7 @@ from pebbler.solver.flow.recompute import recompute_bound
 from pebbler.solver.linear.facade import solve_linear
 from pebbler.solver.linear.model import ModelBuilder
 
-from ...samples import chunks
+from ...samples import chunks, counts
 from ...validate.hostile import hostile_instance
 
 DATA = Path(__file__).parent / "data"
@@ -42,10 +42,11 @@ def lower(
     return bound.lower_bound_ns
 
 
-def test_flow_without_checkpoints_is_a_bound_too() -> None:
+@pytest.mark.parametrize("count", counts(30, 80))
+def test_flow_without_checkpoints_is_a_bound_too(count: int) -> None:
     """One interval has all tasks and all copies that are made in any case."""
     solved = beyond = 0
-    for seed in range(80):
+    for seed in range(count):
         instance = hostile_instance(Random(seed), most_tasks=3)
         schedule = brute_force(instance, "divisible", most_states=3000)
         if schedule is None:
@@ -55,8 +56,8 @@ def test_flow_without_checkpoints_is_a_bound_too() -> None:
             bound = lower(instance, [], how)
             assert bound <= schedule.makespan_ns
             beyond += bound > compute_bound(instance).lower_bound_ns
-    assert solved >= 30
-    assert beyond >= 10
+    assert solved >= 3 * count / 8
+    assert beyond >= count / 8
 
 
 @pytest.mark.parametrize("first", chunks(range(0, 160, 16)))
@@ -201,12 +202,12 @@ def test_two_bytes_of_ten_billion_leave_as_wholly_as_others() -> None:
         assert bound.lower_bound_ns <= 14000
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 60, 30)))
+@pytest.mark.parametrize("first", chunks(range(0, 60, 15)))
 def test_no_scale_of_sizes_and_times_makes_a_bound_too_high(first: int) -> None:
     """Blocks of a byte beside terabytes, tasks of no time beside copies of minutes, or the reverse."""
     rng = Random(first)
     judged = met = 0
-    for seed in range(first, first + 30):
+    for seed in range(first, first + 15):
         instance = twisted(seed)
         sizes = rng.choice((1, 10**6, 10**12))
         times, copies = rng.choice(((1, 1), (0, 10**9), (1, 10**11), (10**12, 1)))
@@ -247,5 +248,5 @@ def test_no_scale_of_sizes_and_times_makes_a_bound_too_high(first: int) -> None:
             bound = lower(changed, range(len(changed.tasks)), how)
             assert bound <= schedule.makespan_ns, (seed, how)
         met += bound >= 0.999 * schedule.makespan_ns
-    assert judged >= 15
+    assert judged >= 7
     assert met >= judged / 3

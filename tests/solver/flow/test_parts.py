@@ -96,7 +96,7 @@ def test_a_solution_leads_to_a_schedule() -> None:
 
 @pytest.mark.parametrize("memory", ["paged", "contiguous"])
 def test_schedule_bound_and_certificate_belong_together(memory: str) -> None:
-    result = solve(PARTS, "flow-parts", memory=memory, time_limit=1)  # type: ignore[arg-type]
+    result = solve(PARTS, "flow-parts", memory=memory, time_limit=0.4)  # type: ignore[arg-type]
     assert result.schedule is not None
     assert result.schedule.method == "flow-parts"
     assert result.makespan_ns is not None
@@ -142,7 +142,7 @@ VARIANTS = {
 @pytest.mark.parametrize("memory", ["paged", "contiguous"])
 def test_every_variant_has_a_checked_schedule_above_its_bound(name: str, memory: str) -> None:
     instance = VARIANTS[name]
-    result = solve(instance, "flow-parts", memory=memory, time_limit=0.5)  # type: ignore[arg-type]
+    result = solve(instance, "flow-parts", memory=memory, time_limit=0.2)  # type: ignore[arg-type]
     assert result.schedule is not None
     assert check(instance, result.schedule).reasons == ()
     assert result.optimality_gap is not None
@@ -178,7 +178,7 @@ def test_whole_tensors_are_refused_with_the_way_out(
 
 
 def test_a_comparison_sets_parts_beside_their_own_bound() -> None:
-    found = compare(WHOLE, ["flow-parts", "modnn"], time_limit=1, memory="paged")
+    found = compare(WHOLE, ["flow-parts", "modnn"], time_limit=0.5, memory="paged")
     parts, whole = found.as_dict()["results"]
     assert (parts["variant"], whole["variant"]) == ("parts", "whole")
     assert parts["lower_bound_ns"] <= parts["makespan_ns"] < whole["makespan_ns"]
@@ -207,7 +207,7 @@ def test_parts_that_are_not_alike_are_bounded_but_not_placed() -> None:
 def test_the_command_line_solves_a_file_in_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = tmp_path / "parts.json", tmp_path / "out.json"
     write_instance(PARTS, path)
-    solve_it = ["solve", str(path), "--method", "flow-parts", "--memory", "paged", "--time-limit", "0.5s"]
+    solve_it = ["solve", str(path), "--method", "flow-parts", "--memory", "paged", "--time-limit", "0.2s"]
     assert main([*solve_it, "--json", "-o", str(out)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["method"] == "flow-parts"

@@ -33,7 +33,7 @@ from pebbler.solver.flow.stages import (
 )
 from pebbler.validate.bounds.certificate import check_certificate
 
-from ...samples import sampled
+from ...samples import mostly_slow, sampled
 
 
 def test_bounds_only_rise_and_stay_under_schedules() -> None:
@@ -67,7 +67,7 @@ def test_a_bound_that_meets_a_schedule_is_refined_no_further(monkeypatch: pytest
     assert best.lower_bound_ns == least
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", mostly_slow(range(25), range(0, 25, 3)))
 def test_refined_bounds_of_tiny_instances(seed: int) -> None:
     instance = tiny_instance(seed)
     schedule = brute_force(instance, "divisible")
@@ -78,7 +78,7 @@ def test_refined_bounds_of_tiny_instances(seed: int) -> None:
     assert compute_bound(instance).lower_bound_ns <= refined.certified_ns <= refined.lower_bound_ns
 
 
-@pytest.mark.parametrize("seeds", sampled(range(24), range(0, 60, 60)))
+@pytest.mark.parametrize("seeds", sampled(range(12), range(0, 60, 60)))
 def test_in_paged_memory_bounds_count_whole_pages(seeds: range) -> None:
     """Blocks of 7/10 of a page and its multiples: pages make the optimum longer, and the bound follows."""
     higher = tight = certified = 0

@@ -359,7 +359,7 @@ def minimalloc_file(root: Path, name: str) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "least"),
-    [pytest.param(*file, marks=pytest.mark.slow if file[0] in "BE" else []) for file in FILES],
+    [pytest.param(*file, marks=pytest.mark.slow if file[0] in "BEG" else []) for file in FILES],
 )
 def test_minimallocs_hard_files_are_packed_as_low_as_possible(
     name: str, least: int, pytestconfig: pytest.Config

@@ -16,8 +16,10 @@ from pebbler.solver.recomputation.pebbling import pebble, sets_that_stay
 from pebbler.solver.result import Status
 from pebbler.solver.solve import solve
 
+from ...samples import chunks
 
-@pytest.mark.parametrize("first", range(0, 40, 20))
+
+@pytest.mark.parametrize("first", chunks(range(0, 40, 20)))
 def test_it_meets_exhaustive_search(first: int) -> None:
     """In bytes, at every budget; with places at the end, updates, several algorithms."""
     feasible = again = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -41,7 +41,7 @@ from pebbler.validate.bounds.certificate import Certificate
 from pebbler.validate.bounds.reruns import rerun_intervals
 from pebbler.validate.bounds.single_peak import Piece, SinglePeak, copied_by
 
-from ...samples import chunks, counts
+from ...samples import counts, sampled
 from ..hostile import hostile_instance, hugely
 
 
@@ -86,12 +86,12 @@ def disturbed(certificate: Certificate, rng: Random) -> Prices:
     return Prices(one, memory, engines, {(k, j, d): changed(price, 100 * one) for k, j, d, price in named})
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 120, 20)))
-def test_no_prices_prove_more_than_the_optimum(first: int) -> None:
+@pytest.mark.parametrize("seeds", sampled(range(8), range(0, 120, 20)))
+def test_no_prices_prove_more_than_the_optimum(seeds: range) -> None:
     """Random prices on random checkpoints, and those of the linear program, as they are and disturbed."""
-    rng = Random(first)
+    rng = Random(seeds[0])
     solved = tight = beyond = 0
-    for instance in without_recomputation(range(first, first + 20)):
+    for instance in without_recomputation(seeds):
         schedule = brute_force(instance, "divisible")
         if schedule is None:
             continue
@@ -109,17 +109,17 @@ def test_no_prices_prove_more_than_the_optimum(first: int) -> None:
             bound = priced_ns(instance, tasks, disturbed(found.certificate, rng))
             assert bound <= schedule.makespan_ns
             beyond += bound > compute_ns(instance)
-    assert solved >= 10
+    assert solved >= len(seeds) / 2
     assert tight >= solved / 4
-    assert beyond >= 10
+    assert beyond >= len(seeds) / 2
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 60, 10)))
-def test_no_prices_prove_more_than_the_optimum_where_tasks_run_again(first: int) -> None:
+@pytest.mark.parametrize("seeds", sampled((7, 12, 13), range(0, 60, 10)))
+def test_no_prices_prove_more_than_the_optimum_where_tasks_run_again(seeds: Sequence[int]) -> None:
     """Those of the linear program prove its bound, whatever the checkpoints; others less."""
-    rng = Random(first)
+    rng = Random(seeds[0])
     solved = again = beyond = 0
-    for seed in range(first, first + 10):
+    for seed in seeds:
         instance = recomputing(seed, parts=seed % 3 > 0)
         try:
             schedule = brute_force(instance, "divisible", most_states=5_000)
@@ -147,7 +147,7 @@ def test_no_prices_prove_more_than_the_optimum_where_tasks_run_again(first: int)
             some = sorted(rng.sample(tasks, rng.randint(0, len(tasks))))
             bound = priced_ns(instance, some, random_prices(instance, some, rng))
             assert bound <= schedule.makespan_ns
-    assert solved >= 5
+    assert solved >= len(seeds) / 2
     assert again >= 1
     assert beyond >= 2
 
@@ -250,26 +250,30 @@ def proven_by_anything(instance: Instance, rng: Random, draws: int) -> int:
     return max(found)
 
 
-@given(rng=st.randoms(use_true_random=False), recomputable=st.booleans(), huge=st.booleans())
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_nothing_proves_more_than_the_optimum_of_any_instance(
-    rng: Random, recomputable: bool, huge: bool
-) -> None:
+@pytest.mark.parametrize("count", counts(35, 100))
+def test_nothing_proves_more_than_the_optimum_of_any_instance(count: int) -> None:
     """Every argument at every position, under exhaustive search in divisible memory."""
-    instance = hostile_instance(rng, recomputable=recomputable, most_tasks=4)
-    instance = hugely(instance, rng) if huge else instance
-    try:
-        schedule = brute_force(instance, "divisible", most_states=1000)
-    except TimeoutError:
-        reject()
-    if schedule is not None:
-        assert proven_by_anything(instance, rng, draws=8) <= schedule.makespan_ns
+
+    @given(rng=st.randoms(use_true_random=False), recomputable=st.booleans(), huge=st.booleans())
+    @settings(max_examples=count, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    def attacked(rng: Random, recomputable: bool, huge: bool) -> None:
+        instance = hostile_instance(rng, recomputable=recomputable, most_tasks=4)
+        instance = hugely(instance, rng) if huge else instance
+        try:
+            schedule = brute_force(instance, "divisible", most_states=1000)
+        except TimeoutError:
+            reject()
+        if schedule is not None:
+            assert proven_by_anything(instance, rng, draws=8) <= schedule.makespan_ns
+
+    attacked()
 
 
-def test_hostile_instances_are_not_harmless() -> None:
+@pytest.mark.parametrize("count", counts(50, 150))
+def test_hostile_instances_are_not_harmless(count: int) -> None:
     """Most have a schedule, many bounds beat the compute time, and many are met."""
     solved = beyond = met = 0
-    for seed in range(150):
+    for seed in range(count):
         rng = Random(seed)
         instance = hostile_instance(rng, recomputable=seed % 2 > 0, most_tasks=4)
         with suppress(TimeoutError):
@@ -280,15 +284,16 @@ def test_hostile_instances_are_not_harmless() -> None:
                 solved += 1
                 beyond += bound > compute_ns(instance)
                 met += bound == schedule.makespan_ns
-    assert solved >= 100
-    assert beyond >= 20
-    assert met >= 60
+    assert solved >= 2 * count / 3
+    assert beyond >= 2 * count / 15
+    assert met >= 2 * count / 5
 
 
-def test_the_duals_of_a_linear_program_prove_no_more_either_on_hostile_instances() -> None:
+@pytest.mark.parametrize("count", counts(24, 60))
+def test_the_duals_of_a_linear_program_prove_no_more_either_on_hostile_instances(count: int) -> None:
     """They are far closer to the optimum than any draw; as they are, and disturbed."""
     beyond = 0
-    for seed in range(60):
+    for seed in range(count):
         rng = Random(seed)
         instance = hostile_instance(rng, recomputable=seed % 2 > 0, most_tasks=4)
         try:
@@ -307,7 +312,7 @@ def test_the_duals_of_a_linear_program_prove_no_more_either_on_hostile_instances
             proven_ns = priced_ns(instance, bound.certificate.checkpoints, prices)
             assert proven_ns <= schedule.makespan_ns
             beyond += proven_ns > compute_ns(instance)
-    assert beyond >= 100
+    assert beyond >= 5 * count / 3
 
 
 def test_what_holds_in_whole_pages_holds_for_paged_schedules() -> None:

@@ -34,6 +34,7 @@ from pebbler.validate.bounds.certificate import (
     write_certificate,
 )
 
+from ...samples import counts
 from ..hostile import hostile_instance
 
 
@@ -249,11 +250,12 @@ def test_a_bound_in_pages_holds_for_schedules_in_multiples_of_them() -> None:
     assert misses(instance, certify(instance, "compute", "compute"), "contiguous") is None
 
 
-def test_no_certificate_whatever_its_figures_is_accepted_above_an_optimum() -> None:
+@pytest.mark.parametrize("count", counts(50, 120))
+def test_no_certificate_whatever_its_figures_is_accepted_above_an_optimum(count: int) -> None:
     """Any figures, claims near what is possible: what the checker lets pass is true, what it refuses is not
     what the figures prove."""
     accepted = refused = senseless = 0
-    for seed in range(120):
+    for seed in range(count):
         rng = Random(seed)
         instance = hostile_instance(rng, recomputable=seed % 3 == 0, most_tasks=4)
         try:
@@ -271,7 +273,7 @@ def test_no_certificate_whatever_its_figures_is_accepted_above_an_optimum() -> N
             accepted += report.valid
             refused += "ns only" in "".join(report.reasons)
             senseless += "proves nothing" in "".join(report.reasons)
-    assert min(accepted, refused, senseless) >= 100
+    assert min(accepted, refused, senseless) >= 5 * count / 6
 
 
 def drawn(instance: Instance, rng: Random, optimum: int) -> Certificate:
