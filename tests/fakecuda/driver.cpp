@@ -20,9 +20,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -104,16 +102,8 @@ struct Memory {
     device = reserve(SPACE);
     shadow = reserve(2 * SPACE);
     if (file < 0 || trash < 0 || ftruncate(file, SPACE) || ftruncate(trash, LARGE_PAGE) || device == MAP_FAILED || shadow == MAP_FAILED) abort();
-    poison_file(trash, 0, LARGE_PAGE);
-  }
-  // Fills a part of a file; a write may end early and goes on then.
-  static void poison_file(int file, size_t at, size_t n) {
     std::vector<char> poison(LARGE_PAGE, (char)POISON);
-    for (size_t end = at + n; at < end;) {
-      ssize_t written = pwrite(file, poison.data(), std::min(end - at, LARGE_PAGE), at);
-      if (written > 0) at += written;
-      else if (errno != EINTR) perror("the fake driver's memory"), abort();
-    }
+    if (pwrite(trash, poison.data(), LARGE_PAGE, 0) != ssize_t(LARGE_PAGE)) abort();
   }
   bool create(size_t n, size_t *at) {
     if (n > capacity || physical.total() > capacity - n) return false;
@@ -608,7 +598,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t n, const CUmem
   std::lock_guard l(memory.m);
   size_t at;
   if (!memory.create(n, &at)) return CUDA_ERROR_OUT_OF_MEMORY;
-  memory.poison_file(memory.file, at, n);
+  std::vector<char> poison(LARGE_PAGE, (char)POISON);
+  for (size_t done = 0; done < n; done += LARGE_PAGE)
+    if (pwrite(memory.file, poison.data(), LARGE_PAGE, at + done) != ssize_t(LARGE_PAGE)) abort();
   *handle = memory.next_handle++;
   memory.handles[*handle] = {n, at, 1};
   return CUDA_SUCCESS;

@@ -126,8 +126,10 @@ def load_fake_cuda(cache: Path) -> FakeCuda:
 @pytest.fixture(scope="session")
 def _loaded_fake_cuda(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> FakeCuda:
     cache = getattr(pytestconfig, "cache", None)  # None with -p no:cacheprovider
+    # One folder, whichever module asks: two drivers in one process would not know of each other.
+    folder = cache.mkdir("fakecuda") if cache else tmp_path_factory.getbasetemp() / "fakecuda"
     try:
-        return load_fake_cuda(cache.mkdir("fakecuda") if cache else tmp_path_factory.mktemp("fakecuda"))
+        return load_fake_cuda(folder)
     except MissingError as error:
         if os.environ.get("PEBBLER_CUDA_TESTS") == "required":
             raise
