@@ -167,7 +167,14 @@ def lenet(batch: int) -> Instance:
     return Workload(LENET, batch=batch, device="k40").instance("1.2xMmin")
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+SLOW_VARIANTS = {"parts", "gradient descent", "Adam in parts"}
+"""Each is two others together, or between them."""
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [pytest.param(one, marks=pytest.mark.slow) if one in SLOW_VARIANTS else one for one in VARIANTS],
+)
 def test_variants_of_the_problem_run_and_are_written_as_scripts(
     fake_cuda: FakeCuda,  # noqa: F811
     variant: str,
