@@ -33,7 +33,7 @@ from pebbler.solver.steady import completed, settle, settled, thinned
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Carried, Schedule
 
-from ..samples import BY_LAYERS, sampled
+from ..samples import BY_LAYERS, crossed, sampled
 
 KIB = 1024
 """Size of each block of the small round."""
@@ -73,9 +73,9 @@ def solved(name: str, instance: Instance, memory: Memory, time_limit: float | No
     return True
 
 
-@pytest.mark.parametrize("host", [False, True])
-@pytest.mark.parametrize("memory", ["contiguous", "paged"])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    ("name", "memory", "host"), crossed(RULES, ("contiguous", "paged"), (False, True), of=2)
+)
 @pytest.mark.parametrize("seeds", sampled((1, 2, 5), range(0, 25, 25)))
 def test_rules(name: str, memory: Memory, host: bool, seeds: Sequence[int]) -> None:
     found = [solved(name, carried(seed, memory, host=host), memory, None) for seed in seeds]

@@ -18,6 +18,7 @@ import pytest
 from pebbler.cli.main import main
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.files import write_instance
+from pebbler.instances.suites.tiny import plain
 from pebbler.instances.workload import Workload
 from pebbler.solver.flow.checkpoints import hot_checkpoints
 from pebbler.solver.flow.model import flow_model
@@ -211,8 +212,8 @@ def test_a_solver_that_is_not_here_is_refused_with_those_that_are() -> None:
 def test_the_command_line_chooses_and_the_bound_says_who(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "lenet.instance.json"
-    write_instance(Workload("lenet", 128, "v100").instance("1.02xMmin"), path)  # takes a second
+    path = tmp_path / "tiny.instance.json"
+    write_instance(plain(6), path)  # of which only a linear model says enough
     assert main(["bound", str(path), "--time-limit", "60s", "--solver", "scip", "--log", "--json"]) == 0
     out, err = capfd.readouterr()
     assert "-scip" in json.loads(out)["bound_by"]

@@ -16,6 +16,8 @@ from pebbler.instances.devices.occupancy import MOST_STREAMS, execution_limits
 from pebbler.instances.errors import PebblerError
 from pebbler.validate.streams.concurrent import block_times, speedups, streams_ns
 
+from ...samples import mostly_slow
+
 SOON = 1e-3
 
 
@@ -204,7 +206,7 @@ def naive_ns(some: LayerKernels, device: Device, samples: int, streams: int, lau
     return now
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", mostly_slow(range(30), range(10)))
 def test_the_simulator_agrees_with_one_that_follows_every_block(seed: int) -> None:
     rng = np.random.default_rng(seed)
     device = find_device(str(rng.choice(["K40", "TitanXp"])))
