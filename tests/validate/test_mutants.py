@@ -211,7 +211,13 @@ def test_rejected_mutants_do_damage(study: Study) -> None:
     assert _of(study, OF_MACHINE, *FORMAL).confirmed >= 0.75
 
 
-def test_a_checker_that_accepts_everything_is_contradicted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_checker_that_accepts_everything_is_contradicted(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every kind of mutation, or of some."""
+    for kinds in ("ORDINARY", "ON_HOST", "OF_CARRIED", "OF_MACHINE"):
+        monkeypatch.setattr(mutation_study, kinds, getattr(mutation_study, kinds)[::step])
     rejected = 0
 
     def accept(instance: Instance, schedule: Schedule) -> CheckReport:

@@ -217,7 +217,7 @@ def test_parts_of_a_tensor_that_are_made_again_lie_together() -> None:
     """What a run writes of a tensor is a tensor of its own, at an address of its own."""
     instance = with_parts(with_recomputation(Workload("vgg16", 64, "v100").instance("1.2xMmin")))
     search = RerunSearch(instance, "contiguous")
-    search.run(work=60_000)
+    search.run(work=20_000)
     schedule = search.schedule("search")
     assert schedule is not None
     assert check(instance, schedule).reasons == ()
