@@ -109,23 +109,23 @@ LIBRARIES = [K40, NEWER, find_device("P100", "6"), V100, find_device("H100")]
 
 @pytest.mark.parametrize("device", LIBRARIES, ids=lambda device: f"{device.name} with {device.cudnn}")
 @pytest.mark.parametrize("which", PASSES)
-@pytest.mark.parametrize("conv", SHAPES.values(), ids=SHAPES.keys())
-def test_a_bigger_batch_is_not_faster(which, conv, device):
+def test_a_bigger_batch_is_not_faster(which, device):
     batches = [1, 2, 3, 5, 8, 13, 31, 32, 33, 64, 127, 128, 256]
-    layers = [dataclasses.replace(conv, batch=batch) for batch in batches]
-    found = [convolution_algorithms(device, layer, which) for layer in layers]
-    for pick in (baseline, fastest):
-        durations = [pick(algorithms).duration_ns for algorithms in found]
-        assert durations == sorted(durations)
+    for conv in SHAPES.values():
+        layers = [dataclasses.replace(conv, batch=batch) for batch in batches]
+        found = [convolution_algorithms(device, layer, which) for layer in layers]
+        for pick in (baseline, fastest):
+            durations = [pick(algorithms).duration_ns for algorithms in found]
+            assert durations == sorted(durations)
 
 
 @pytest.mark.parametrize("device", LIBRARIES, ids=lambda device: f"{device.name} with {device.cudnn}")
 @pytest.mark.parametrize("which", PASSES)
-@pytest.mark.parametrize("conv", SHAPES.values(), ids=SHAPES.keys())
-def test_splitting_a_batch_does_not_save_time(which, conv, device):
-    whole = fastest(convolution_algorithms(device, conv, which)).duration_ns
-    half = dataclasses.replace(conv, batch=conv.batch // 2)
-    assert 2 * fastest(convolution_algorithms(device, half, which)).duration_ns >= whole
+def test_splitting_a_batch_does_not_save_time(which, device):
+    for conv in SHAPES.values():
+        whole = fastest(convolution_algorithms(device, conv, which)).duration_ns
+        half = dataclasses.replace(conv, batch=conv.batch // 2)
+        assert 2 * fastest(convolution_algorithms(device, half, which)).duration_ns >= whole
 
 
 @pytest.mark.parametrize("device", LIBRARIES, ids=lambda device: f"{device.name} with {device.cudnn}")
