@@ -19,7 +19,7 @@ from threading import Event
 from ..methods import Refusal
 from .search import CHUNK, LocalSearch
 
-_APART = 1_000_000
+APART = 1_000_000
 """Number of tasks that each search simulates before they tell each other of the best program."""
 
 
@@ -55,7 +55,7 @@ class Team:
         until = time.monotonic() + seconds
         while work > 0 and time.monotonic() < until:
             active = max(len(self._others) - idle, 0)
-            some = min(work, _APART) if active else work
+            some = min(work, APART) if active else work
             self._run_some(until, some, active)
             work -= some
 

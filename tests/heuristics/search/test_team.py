@@ -72,7 +72,7 @@ def test_searches_are_made_once_they_run(googlenet: Instance) -> None:
 def test_the_first_goes_on_where_no_other_can_be_made(
     googlenet: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(team_module, "_APART", 200_000)
+    monkeypatch.setattr(team_module, "APART", 200_000)
     first, asked = Made(googlenet, "paged")(0), []
 
     def refuse(i: int) -> LocalSearch:
