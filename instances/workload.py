@@ -25,7 +25,7 @@ from .errors import FormatError, PebblerError
 from .figures import is_text, text_of
 from .instance import Algorithm, Block, Instance, Slowdown, Task
 from .memory import least_budget, parse_host_memory, require_budget, with_budget, with_host_memory
-from .networks.builder import Layer, Network
+from .networks.network import Layer, Network
 from .networks.taskgraph import FLOAT_BYTES, DataBlock, Graph, LayerTask, TaskGraph, task_graph
 from .networks.zoo import find_network
 from .origin import VALUE_BYTES, DataPrecision, LayerTasks, Optimizer, Origin

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
 
 from ...instances.errors import PebblerError
-from ...instances.networks.builder import Layer, Network
+from ...instances.networks.network import Layer, Network
 from ...instances.networks.zoo import find_network
 from .torch_models import ResNet
 

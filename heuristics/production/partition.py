@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...instances.instance import Instance
+from ..methods import Limits
 from ..recomputation.plan import restorable, turn
 from ..recomputation.rules import fill
 from .saved import Operators, activations
@@ -25,6 +26,11 @@ greatest number of these that counts: what is saved near the backward pass leave
 """
 
 _SOURCE, _SINK = "forward", "backward"
+
+
+def load_networkx(_: Limits) -> None:
+    """Import what cuts graphs, for a method that cuts one: it takes a fifth of a second."""
+    import networkx  # noqa: F401 - used below
 
 
 class Partition:
@@ -61,7 +67,7 @@ class Partition:
 
     def saved(self, again: Collection[int] = ()) -> set[int]:
         """Return the blocks to save, where some expensive tasks may be computed again."""
-        import networkx as nx  # here, for its import takes a while
+        import networkx as nx
 
         graph: nx.DiGraph[Any] = nx.DiGraph()
         banned = self.expensive.difference(again)

@@ -14,12 +14,13 @@ from ...instances.instance import Instance
 from ...instances.memory import live_bytes, with_budget
 from ...instances.units import LARGEST
 from ..clock import OutOfTime, limited, look
+from ..loading import loads
 from ..methods import Answer, Limits, Refusal, register
 from ..program.sketch import Sketch
 from ..recomputation.plan import NOTHING_AGAIN, Policy, issued, recomputed, restorable, turn
 from ..recomputation.rules import planned
 from .hooks import Hooks, OnComputeStream, Stashing, Synchronous
-from .partition import Partition
+from .partition import Partition, load_networkx
 from .saved import LayerGroup, Operators, activations, layer_groups, layers_of, saved_by
 
 _LEAST_STASHED = 1024
@@ -87,6 +88,7 @@ def torchtitan_selective(instance: Instance, limits: Limits) -> Answer:
     shown="named",
     transform=planned,
 )
+@loads(load_networkx)
 @limited
 def torch_compile(instance: Instance, limits: Limits) -> Answer:
     """Save the blocks of a minimum cut, and compute all others again that the backward pass reads.
@@ -110,6 +112,7 @@ def torch_compile(instance: Instance, limits: Limits) -> Answer:
     shown="named",
     transform=planned,
 )
+@loads(load_networkx)
 @limited
 def torch_memory_budget(instance: Instance, limits: Limits) -> Answer:
     """Try budgets of 1, 0.95, 0.9, ... of what torch.compile saves, and take the first that has room.

@@ -20,7 +20,8 @@ from onnx import numpy_helper
 
 from ..errors import PebblerError
 from ..files import read_bytes
-from ..networks.builder import Network, NetworkBuilder, Shape
+from ..networks.builder import NetworkBuilder
+from ..networks.network import Network, Shape
 from .onnx_axes import Axes, expanded, names, parts, regrouped, repeats, whole
 from .onnx_fused import fuse
 from .onnx_shapes import with_shapes

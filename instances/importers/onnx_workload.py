@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ..networks.builder import Network
+from ..networks.network import Network
 from .extras import require_extra
 
 

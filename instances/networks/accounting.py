@@ -6,7 +6,7 @@ place in all of them, as in Caffe; the loss counts for nothing.
 
 from __future__ import annotations
 
-from .builder import Layer, Network
+from .network import Layer, Network
 from .taskgraph import FLOAT_BYTES, task_graph
 
 

@@ -1,150 +1,15 @@
-"""Networks: layers on a directed acyclic graph, with output shapes and parameter counts.
-
-A `NetworkBuilder` adds layers one by one and infers their shapes; `finish` gives the immutable `Network`.
-A ReLU is no layer of its own but an attribute of the layer on whose output it acts in place.
-"""
+"""Networks layer by layer: a `NetworkBuilder` infers shapes, and `finish` gives the immutable `Network`."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
 
 from ..arguments import quoted, require_whole
 from ..errors import PebblerError
 from ..figures import is_text
-from ..units import as_html, as_lines
 from .kinds import KINDS, LayerKind, find_kind
-
-if TYPE_CHECKING:
-    import networkx as nx
-
-
-class Shape(NamedTuple):
-    """Output of a layer for one image: channels, height, width; of a sequence: features, tokens, 1."""
-
-    channels: int
-    height: int
-    width: int
-
-    @property
-    def elements(self) -> int:
-        """Number of values."""
-        return self.channels * self.positions
-
-    @property
-    def positions(self) -> int:
-        """Number of pixels or tokens."""
-        return self.height * self.width
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """A layer of a network: what it computes, from which layers, and the shape of what comes out.
-
-    Attributes
-    ----------
-    name
-        Unique within the network.
-    kind
-        What it computes, and what follows from that.
-    inputs
-        Names of the layers whose outputs it reads, in order.
-    shape
-        Its output for one image.
-    parameters
-        Number of trained values of its own: weights and biases; two a channel for batch norm.
-    kernel, stride, pad
-        Of convolutions and pooling: square windows, equal padding on every side.
-    groups
-        Of convolutions.
-    relu
-        Whether a ReLU acts in place on the output.
-    tied
-        The earlier layer whose weights it uses, in place of weights of its own.
-    saved
-        Values that its forward pass keeps for its backward pass, for one image, beside the output.
-    products
-        Multiply-adds of one image, forward, in products of two layers' outputs.
-    """
-
-    name: str
-    kind: LayerKind
-    inputs: tuple[str, ...]
-    shape: Shape
-    parameters: int = 0
-    kernel: int = 1
-    stride: int = 1
-    pad: int = 0
-    groups: int = 1
-    relu: bool = False
-    tied: str | None = None
-    saved: int = 0
-    products: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Network:
-    """A network: its layers in forward order, which read each other's outputs.
-
-    Attributes
-    ----------
-    name
-        What `find_network` finds it by.
-    batch
-        Default batch size: the one that the papers train it with.
-    source
-        Where the definition comes from.
-    layers
-        All layers in forward order, the input included.
-    graph
-        The same layers: a node per name with the `Layer` under ``layer``, edges along the data. Frozen.
-    """
-
-    name: str
-    batch: int
-    source: str
-    layers: tuple[Layer, ...]
-    graph: nx.DiGraph[str]
-
-    def __repr__(self) -> str:
-        return f"<Network {self.name!r} of {len(self.layers)} layers>"
-
-    def __str__(self) -> str:
-        return as_lines(self._facts())
-
-    def _repr_html_(self) -> str:
-        return as_html(self._facts())
-
-    def _facts(self) -> list[tuple[str, str]]:
-        kinds = Counter(layer.kind for layer in self.layers)
-        return [
-            ("network", self.name),
-            ("source", self.source),
-            ("layers", ", ".join(f"{count} {kind}" for kind, count in kinds.items())),
-            ("parameters", f"{self.parameters:,}"),
-            ("usual batch", str(self.batch)),
-        ]
-
-    def __getitem__(self, name: str) -> Layer:
-        """Return the layer of that name."""
-        layer: Layer = self.graph.nodes[name]["layer"]
-        return layer
-
-    def consumers(self, name: str) -> tuple[Layer, ...]:
-        """Layers that read the output of a layer."""
-        return tuple(self[other] for other in self.graph.successors(name))
-
-    @property
-    def parameters(self) -> int:
-        """Number of trained values."""
-        return sum(layer.parameters for layer in self.layers)
-
-    @property
-    def has_batch_norm(self) -> bool:
-        """Whether cutting the batch into sub-batches changes what the network computes."""
-        return any(layer.kind.couples_images for layer in self.layers)
+from .network import Layer, Network, Shape
 
 
 class NetworkBuilder:
@@ -505,19 +370,12 @@ class NetworkBuilder:
         PebblerError
             When a layer's output is read by nobody and is no loss, or when a loss is read.
         """
-        import networkx as nx  # it takes a quarter of the start of commands that build no network
-
-        graph: nx.DiGraph[str] = nx.DiGraph()
-        for layer in self._layers.values():
-            graph.add_node(layer.name, layer=layer)
-            graph.add_edges_from((source, layer.name) for source in layer.inputs)
-        for name, layer in self._layers.items():
-            if layer.kind.is_loss != (graph.out_degree(name) == 0):
-                raise self._error(name, "every path ends in exactly one loss; add one where it ends")
-        place = {name: index for index, name in enumerate(self._layers)}
-        order = nx.lexicographical_topological_sort(graph, key=place.__getitem__)
-        layers = tuple(self._layers[name] for name in order)
-        return Network(self._name, batch, source, layers, nx.freeze(graph))
+        layers = tuple(self._layers.values())  # each was added after what it reads
+        read = {name for layer in layers for name in layer.inputs}
+        for layer in layers:
+            if layer.kind.is_loss == (layer.name in read):
+                raise self._error(layer.name, "every path ends in exactly one loss; add one where it ends")
+        return Network(self._name, batch, source, layers)
 
     def _pool(
         self,

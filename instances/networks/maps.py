@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import PebblerError
-from .builder import NetworkBuilder, Shape
+from .builder import NetworkBuilder
 from .classic import vgg_trunk
 from .entry import Entry, number
+from .network import Shape
 
 _GROUPS = (2, 2, 3, 3, 3)
 

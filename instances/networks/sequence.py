@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from ..errors import PebblerError
-from .builder import NetworkBuilder, Shape
+from .builder import NetworkBuilder
 from .entry import Entry, flag, number
+from .network import Shape
 
 _GPT2 = "Radford et al. 2019, without dropout; math=1 stores the attention's scores"
 

@@ -16,7 +16,7 @@ from ..errors import PebblerError
 from ..instance import Initially
 from ..origin import VALUE_BYTES, DataPrecision, Optimizer
 from ..origin import Graph as Graph
-from .builder import Layer, Network
+from .network import Layer, Network
 from .optimizers import kept, require_optimizer
 
 FLOAT_BYTES = 4

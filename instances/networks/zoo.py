@@ -8,10 +8,11 @@ from functools import lru_cache
 
 from ..arguments import require_kind
 from ..errors import PebblerError
-from .builder import Network, NetworkBuilder
+from .builder import NetworkBuilder
 from .classic import CLASSIC
 from .entry import Entry
 from .maps import MAPS
+from .network import Network
 from .residual import RESIDUAL
 from .sequence import SEQUENCE
 

@@ -22,7 +22,7 @@ from pebbler.instances.devices.device import Device, find_device
 from pebbler.instances.devices.roofline import memory_bound_algorithms
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.networks.builder import Layer, Network
+from pebbler.instances.networks.network import Layer, Network
 from pebbler.instances.networks.taskgraph import FLOAT_BYTES, LayerTask, TaskGraph, task_graph
 from pebbler.instances.origin import LayerTasks
 from pebbler.instances.workload import modelled

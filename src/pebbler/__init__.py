@@ -64,10 +64,10 @@ if TYPE_CHECKING:
     from .instances.memory import ideal_ns as ideal_ns
     from .instances.memory import least_budget as least_budget
     from .instances.memory import with_budget as with_budget
-    from .instances.networks.builder import Layer as Layer
-    from .instances.networks.builder import Network as Network
     from .instances.networks.builder import NetworkBuilder as NetworkBuilder
-    from .instances.networks.builder import Shape as Shape
+    from .instances.networks.network import Layer as Layer
+    from .instances.networks.network import Network as Network
+    from .instances.networks.network import Shape as Shape
     from .instances.networks.zoo import find_network as find_network
     from .instances.networks.zoo import list_networks as list_networks
     from .instances.profile import Profile as Profile
@@ -127,13 +127,13 @@ _HOMES = {
     "Instance": "instances.instance",
     "Fits": "benchmark.comparison.fits",
     "LargestBatch": "benchmark.comparison.largest_batch",
-    "Layer": "instances.networks.builder",
+    "Layer": "instances.networks.network",
     "LayerStep": "heuristics.papers.layers",
     "Limits": "heuristics.methods",
     "LocalSearch": "heuristics.search.search",
     "MethodError": "heuristics.methods",
     "MethodInfo": "heuristics.methods",
-    "Network": "instances.networks.builder",
+    "Network": "instances.networks.network",
     "NetworkBuilder": "instances.networks.builder",
     "Operation": "validate.schedule",
     "OutOfMemoryError": "heuristics.program.builder",
@@ -147,7 +147,7 @@ _HOMES = {
     "Result": "solver.result",
     "Row": "benchmark.comparison.result",
     "Schedule": "validate.schedule",
-    "Shape": "instances.networks.builder",
+    "Shape": "instances.networks.network",
     "Status": "solver.result",
     "Suite": "instances.suites.suite",
     "Task": "instances.instance",

@@ -43,8 +43,11 @@ print(sorted(late & {"numpy", "numba", "networkx", "ortools", "pandas", "pulp", 
 @pytest.mark.parametrize(
     "method",
     [
-        *("modnn", "knapsack-rule", "flow"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("cp-sat", "flow-recompute", "poet")),
+        *("modnn", "torch-compile", "flow"),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("knapsack-rule", "cp-sat", "flow-recompute", "poet")
+        ),
     ],
 )
 def test_what_a_method_imports_is_there_before_its_clock_starts(method: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...instances.networks.builder import Layer, Network
+from ...instances.networks.network import Layer, Network
 from ...instances.networks.optimizers import STATES
 from ...instances.origin import Optimizer
 

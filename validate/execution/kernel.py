@@ -52,7 +52,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances.errors import PebblerError
-from ...instances.networks.builder import Layer, Network, Shape
+from ...instances.networks.network import Layer, Network, Shape
 from ...instances.networks.taskgraph import LayerTask, Role, TaskGraph
 
 LRN = (5, 1e-4, 0.75, 1.0)

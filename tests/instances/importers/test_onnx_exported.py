@@ -14,7 +14,7 @@ from pebbler.instances.errors import PebblerError
 from pebbler.instances.importers.onnx_workload import read_model
 from pebbler.instances.importers.torch_workload import TorchWorkload
 from pebbler.instances.memory import live_bytes
-from pebbler.instances.networks.builder import Layer, Network
+from pebbler.instances.networks.network import Layer, Network
 from pebbler.instances.workload import Workload
 from pebbler.solver.solve import solve
 

@@ -8,7 +8,7 @@ import pytest
 
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.importers.onnx_workload import read_model
-from pebbler.instances.networks.builder import Network
+from pebbler.instances.networks.network import Network
 from pebbler.instances.networks.taskgraph import task_graph
 from pebbler.instances.networks.zoo import find_network
 from pebbler.instances.workload import Workload

@@ -2,7 +2,8 @@ import networkx as nx
 import pytest
 
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.networks.builder import NetworkBuilder, Shape
+from pebbler.instances.networks.builder import NetworkBuilder
+from pebbler.instances.networks.network import Shape
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from pebbler.instances import workload
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Algorithm, Instance, Task
 from pebbler.instances.networks import kinds
-from pebbler.instances.networks.builder import Network, NetworkBuilder, Shape
+from pebbler.instances.networks.builder import NetworkBuilder
 from pebbler.instances.networks.kinds import LayerKind, described_kind, find_kind, register_kind
+from pebbler.instances.networks.network import Network, Shape
 from pebbler.instances.networks.taskgraph import Graph, TaskGraph, task_graph
 from pebbler.instances.origin import LayerTasks
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.networks.builder import Layer, Network, NetworkBuilder, Shape
+from pebbler.instances.networks.builder import NetworkBuilder
 from pebbler.instances.networks.kinds import KINDS as LAYER_KINDS
+from pebbler.instances.networks.network import Layer, Network, Shape
 from pebbler.instances.networks.taskgraph import LayerTask, TaskGraph, task_graph
 from pebbler.instances.networks.zoo import find_network
 

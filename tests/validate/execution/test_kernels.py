@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from pebbler import solve
 from pebbler.instances import workload
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.networks.builder import Network, NetworkBuilder, Shape
+from pebbler.instances.networks.builder import NetworkBuilder
+from pebbler.instances.networks.network import Network, Shape
 from pebbler.instances.networks.taskgraph import task_graph
 from pebbler.instances.networks.zoo import find_network
 from pebbler.instances.workload import Workload

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ....instances.networks.builder import Shape
+from ....instances.networks.network import Shape
 from ..kernel import Kernel
 from .memory import array_at
 from .scratch import Scratch

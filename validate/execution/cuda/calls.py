@@ -14,8 +14,8 @@ from functools import cache
 from importlib import resources
 
 from ....instances.errors import PebblerError
-from ....instances.networks.builder import Shape
 from ....instances.networks.kinds import LayerKind, Operation
+from ....instances.networks.network import Shape
 from ....instances.units import ceil_to
 from ..kernel import ADAM, EPSILON, LRN, MOMENTUM, RATE, Kernel, resampling
 from ..plan import ALIGNMENT

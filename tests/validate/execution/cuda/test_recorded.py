@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.networks.builder import Network, NetworkBuilder, Shape
+from pebbler.instances.networks.builder import NetworkBuilder
+from pebbler.instances.networks.network import Network, Shape
 from pebbler.instances.networks.taskgraph import task_graph
 from pebbler.validate.execution.cpu.backend import CpuBackend
 from pebbler.validate.execution.cuda.backend import CudaBackend

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pebbler.instances.networks.builder import Network, NetworkBuilder
+from pebbler.instances.networks.builder import NetworkBuilder
+from pebbler.instances.networks.network import Network
 from pebbler.instances.networks.taskgraph import task_graph
 from pebbler.instances.networks.zoo import find_network
 from pebbler.validate.execution.cpu.backend import CpuBackend
