@@ -21,13 +21,14 @@ from pebbler.benchmark.sweeps import runner
 from pebbler.benchmark.sweeps.jobs import Job
 from pebbler.benchmark.sweeps.results import Results, Run
 from pebbler.benchmark.sweeps.runner import Tally, make, perform, warn_of_crowding
+from pebbler.cli.main import main
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.files import read_instance, sha256_of
 from pebbler.validate.check import check
 from pebbler.validate.schedule import read_schedule
 
 from ...solver.processes import alive, eventually
-from ..swept import FEWER, SMALL, files, finish, jobs_of, made_here, outcomes, stopped, write_config
+from ..swept import FEWER, SMALL, Here, files, finish, jobs_of, made_here, outcomes, stopped, write_config
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,8 @@ def test_sweep_killed_twice_equals_one_that_was_not(uninterrupted: Path, tmp_pat
         assert eventually(lambda children=children: not any(map(alive, children)))
         before, entered = entered, len(outcomes(path))
         assert before + runs <= entered < 4
-    assert f"{4 - entered} runs made, 0 of them failed; {entered} were there" in finish(config)
+    with Results(path, write=True) as results:
+        assert make(jobs_of(config), results, Here()) == Tally(kept=entered, made=4 - entered, failed=0)
     assert outcomes(path) == outcomes(uninterrupted)
     assert files(path) == files(uninterrupted)
 
@@ -69,9 +71,10 @@ def test_ctrl_c_keeps_what_is_made_and_leaves_no_process(uninterrupted: Path, tm
     assert found.items() <= outcomes(uninterrupted).items()
 
 
-def test_finished_sweep_has_nothing_to_do(uninterrupted: Path) -> None:
+def test_finished_sweep_has_nothing_to_do(uninterrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = uninterrupted.read_bytes()
-    assert "0 runs made, 0 of them failed; 4 were there" in finish(uninterrupted.with_suffix(".toml"))
+    assert main(["bench", str(uninterrupted.with_suffix(".toml")), "-o", str(uninterrupted)]) == 0
+    assert "0 runs made, 0 of them failed; 4 were there" in capsys.readouterr().out
     assert uninterrupted.read_bytes() == before
 
 

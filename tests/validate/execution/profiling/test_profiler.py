@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from importlib.machinery import ModuleSpec
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +31,7 @@ from pebbler.validate.execution.device import Backend, DeviceError
 from pebbler.validate.execution.executor import Execution, Executor
 from pebbler.validate.execution.kernel import Kernel
 from pebbler.validate.execution.plan import plan
+from pebbler.validate.execution.profiling import profiler
 from pebbler.validate.execution.profiling.beside import Work, beside_ns
 from pebbler.validate.execution.profiling.copies import slowdown_of
 from pebbler.validate.execution.profiling.profiler import profile
@@ -46,6 +48,15 @@ ALGORITHMS = [("plain", 0), ("large", 512), ("larger", 1024)]
 
 def listed(kernel: Kernel) -> list[tuple[str, int]]:
     return ALGORITHMS if kernel.layer.kind.name == "conv" and kernel.role == "FP" else [("kernel", 0)]
+
+
+host_speed = cache(profiler.host_bandwidth)
+
+
+@pytest.fixture(autouse=True)
+def _host_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is virtual, but the processor is real, and takes its time."""
+    monkeypatch.setattr(profiler, "host_bandwidth", lambda _: host_speed(1))
 
 
 def of_lenet(device: VirtualDevice, *, repeat: int = 3, **options: Any) -> Profile:
