@@ -91,7 +91,7 @@ def test_the_cost_comes_from_the_instance_or_is_unknown() -> None:
 
 
 def test_a_profile_measures_it_and_the_instance_has_it() -> None:
-    measured = profile("lenet", 1, CpuBackend, repeat=2)
+    measured = profile("lenet", 1, CpuBackend, repeat=1)
     assert measured.mapping is not None
     assert measured.mapping.page_ns > 0
     instance = Workload("lenet", 1, measured.machine.device, profile=measured).instance("2xMmin")

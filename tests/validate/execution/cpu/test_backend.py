@@ -310,7 +310,7 @@ def test_a_pool_beyond_the_memory_is_refused_and_everything_given_back(
 
 
 def test_ctrl_c_ends_a_run_at_once(tmp_path: Path) -> None:
-    instance = Workload("cifar10_quick", 32, "K40").instance("2xMmin")
+    instance = Workload("lenet", 4, "K40").instance("2xMmin")
     schedule = solve(instance, "modnn").schedule
     assert schedule is not None
     write_instance(instance, tmp_path / "i.json")
