@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -25,7 +25,7 @@ from pebbler.instances.files import write_atomically
 from pebbler.instances.instance import Algorithm
 from pebbler.instances.memory import ideal_ns
 from pebbler.instances.networks.accounting import vdnn_network_wide
-from pebbler.instances.networks.taskgraph import task_graph
+from pebbler.instances.networks.taskgraph import TaskGraph, task_graph
 from pebbler.instances.networks.zoo import find_network
 from pebbler.instances.workload import Workload, convolution_of, modelled
 from timings import VALUE_BYTES, LayerTiming, NetworkTiming, is_fitted, layers, networks
@@ -123,8 +123,7 @@ def network_ms(timing: NetworkTiming) -> tuple[float, float]:
 
 def modelled_network_ms(timing: NetworkTiming, device: Device) -> tuple[float, float]:
     """Return the same on a device that may have other figures."""
-    network = find_network(timing.network)
-    graph = task_graph(network, timing.batch)
+    graph = _graph(timing.network, timing.batch)
     forward = backward = 0
     for task in graph.tasks:
         if task.layer.kind.is_loss:
@@ -134,10 +133,15 @@ def modelled_network_ms(timing: NetworkTiming, device: Device) -> tuple[float, f
         else:
             backward += _fastest(modelled(graph, task, device))
     if timing.image_gradient:
-        source, first = network.layers[:2]
+        source, first = graph.network.layers[:2]
         conv = convolution_of(timing.batch, first, source, first)
         backward += _fastest(convolution_algorithms(device, conv, "BP1"))
     return forward / 1e6, backward / 1e6
+
+
+@cache
+def _graph(network: str, batch: int) -> TaskGraph:
+    return task_graph(find_network(network), batch)
 
 
 def _device(timing: LayerTiming | NetworkTiming) -> Device:
@@ -278,7 +282,7 @@ def _network_wide(network: str, batch: int, printed: float) -> list[str]:
 
 
 def _speeds(network: str, batch: int, device: str) -> list[str]:
-    graph = task_graph(find_network(network), batch)
+    graph = _graph(network, batch)
     tasks = [modelled(graph, t, find_device(device)) for t in graph.tasks if t.layer.kind.name == "conv"]
     slow, fast = (sum(ways[k].duration_ns for ways in tasks) / 1e9 for k in (0, -1))
     return [f"{network} ({batch}), {device}", f"{slow:.3g}", f"{fast:.3g}", f"{slow / fast:.2f}"]

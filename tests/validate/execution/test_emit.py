@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tokenize
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def test_a_script_carries_nothing_from_round_to_round() -> None:
         emit(twice, schedule, rebuild(instance))
 
 
+@cache
 def shape(script: str) -> str:
     """What a script does: its syntax tree, where every string counts as the same."""
     tree = ast.parse(script)
@@ -86,6 +88,13 @@ def shape(script: str) -> str:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             node.value = ""
     return ast.dump(tree)
+
+
+@cache
+def comments(script: str) -> int:
+    """How many it has."""
+    tokens = tokenize.generate_tokens(io.StringIO(script).readline)
+    return sum(token.type == tokenize.COMMENT for token in tokens)
 
 
 def script_of(instance: Instance, schedule: Schedule) -> str:
@@ -111,14 +120,7 @@ def test_no_text_becomes_code(text: str, case: tuple[Instance, Schedule]) -> Non
     assert len(script.splitlines()) == len(plain.splitlines())
     assert all(character.isprintable() or character == "\n" for character in script)
     assert max(map(len, script.splitlines())) < max(map(len, plain.splitlines())) + 300
-    comments = [
-        token.string
-        for token in tokenize.generate_tokens(io.StringIO(script).readline)
-        if token.type == tokenize.COMMENT
-    ]
-    assert len(comments) == sum(
-        token.type == tokenize.COMMENT for token in tokenize.generate_tokens(io.StringIO(plain).readline)
-    )
+    assert comments(script) == comments(plain)
 
 
 @pytest.mark.parametrize("text", BREAKS)
