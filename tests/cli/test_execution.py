@@ -221,7 +221,7 @@ def test_execution_imports_no_solver_and_draws_nothing_unasked() -> None:
 
 @pytest.mark.parametrize("network", ["lenet", pytest.param("cifar10_quick", marks=pytest.mark.slow)])
 def test_from_a_profile_to_predicted_against_measured(network: str, capsys: Output) -> None:
-    profiling = ["profile", network, "--batch", "2", "--sub-batch", "1,2", "--repeat", "2", "-o", "p.json"]
+    profiling = ["profile", network, "--batch", "2", "--sub-batch", "1,2", "--repeat", "1", "-o", "p.json"]
     assert main([*profiling, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     profile = read_profile("p.json")

@@ -7,7 +7,7 @@ import forced_faults
 
 
 def test_predicted_and_measured_stand_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "NETWORKS", (("lenet", 2),))
+    monkeypatch.setattr(execution, "NETWORKS", (("lenet", 1),))
     monkeypatch.setattr(execution, "BUDGETS", ("64MiB",))
     monkeypatch.setattr(execution, "SECONDS", 0.1)
     found = list(execution.cases(1))
@@ -17,7 +17,7 @@ def test_predicted_and_measured_stand_side_by_side(monkeypatch: pytest.MonkeyPat
         assert case.trial.mapping_cost is not None
         assert (case.trial.predicted_ns > case.trial.scheduled_ns) == (case.memory == "paged")
     lines = execution.table(found).splitlines()
-    assert len([line for line in lines if line.startswith("| lenet (2) | 64MiB")]) == len(found)
+    assert len([line for line in lines if line.startswith("| lenet (1) | 64MiB")]) == len(found)
     assert [line.split(",")[0].split(":")[0] for line in lines[-7:]] == [
         "- Error of the median iteration",
         "- Error of the iteration from the least times",
