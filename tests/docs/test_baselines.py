@@ -77,9 +77,9 @@ budgets = ["80%"]
     assert found.lower_bound_ns == compute_bound(whole).lower_bound_ns < best_bound(whole).lower_bound_ns
 
 
-def test_tiny_instances_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With short searches."""
-    monkeypatch.setattr(recomputation, "solve", partial(solve, time_limit=0.5))
+@pytest.mark.parametrize("limit", [0.5, pytest.param(None, marks=pytest.mark.slow)])
+def test_tiny_instances_are_in_order(limit: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recomputation, "solve", partial(solve, time_limit=limit))
     whole = recomputation.tiny_table(map(recomputing, range(1)), "instances")
     assert whole.startswith("1 instances, ")
     assert "| MILP |" in whole

@@ -84,15 +84,18 @@ def test_sides_are_those_of_the_instance() -> None:
     assert len(budgets) == 1
 
 
-def test_points_are_solved_once_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a tiny network, with a short search, with the picture."""
+@pytest.mark.parametrize("limit", [0.3, pytest.param(None, marks=pytest.mark.slow)])
+def test_points_are_solved_once_and_shown(
+    limit: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a tiny network, with the picture."""
     for name, value in {
         "NETWORK": "lenet",
         "BATCH": 4,
         "BUDGET": "128MiB",
         "LINKS": (10,),
         "HOSTS": (100,),
-        "solve": partial(solve, time_limit=0.3),
+        "solve": partial(solve, time_limit=limit),
     }.items():
         monkeypatch.setattr(optimizer_side, name, value)
     path, page = tmp_path / "data.json", tmp_path / "page.md"

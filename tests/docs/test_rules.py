@@ -53,7 +53,7 @@ def test_a_few_instances_of_every_suite_come_out_as_in_the_file(
         if line.suite == suite and int(line.tasks) < 120:
             recorded.setdefault(line.instance, {})[line.method] = line.outcome
     small = [member for member in members(find_suite(suite)) if member.name in recorded]
-    for member in small[few // 2 :: max(len(small) // few, 1)]:
+    for member in small[:: max(len(small) // few, 1)]:
         assert outcomes(member.build()) == recorded[member.name]
 
 

@@ -74,7 +74,7 @@ def started(config: Path, results: Path, cluster: Cluster) -> subprocess.Popen[s
         text=True,
     )
     assert process.stderr is not None
-    assert any(line.startswith("2 of 4") for line in process.stderr)
+    assert any(line.startswith("2 of ") for line in process.stderr)
     return process
 
 
@@ -91,12 +91,12 @@ def test_sweep_outlives_a_worker_and_tells_of_a_lost_scheduler(cluster: Cluster,
     assert eventually(lambda: not alive(lost))
     assert outcomes(there) == outcomes(here)
     assert files(there) == files(here)
-    with started(config, short, cluster) as process:
+    with started(write_config(tmp_path), short, cluster) as process:
         os.kill(cluster.scheduler.pid, signal.SIGKILL)
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 2
     assert errors.splitlines()[-1].startswith("pebbler: the workers were lost; what is entered stays")
-    assert 2 <= len(outcomes(short)) < 4
+    assert 2 <= len(outcomes(short)) < 12
 
 
 LARGE = """

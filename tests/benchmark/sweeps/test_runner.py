@@ -28,7 +28,19 @@ from pebbler.validate.check import check
 from pebbler.validate.schedule import read_schedule
 
 from ...solver.processes import alive, eventually
-from ..swept import FEWER, SMALL, Here, files, finish, jobs_of, made_here, outcomes, stopped, write_config
+from ..swept import (
+    FEWER,
+    SMALL,
+    Here,
+    files,
+    finish,
+    jobs_of,
+    made_here,
+    outcomes,
+    stopped,
+    swept,
+    write_config,
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +51,20 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "small.sqlite"
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of a sweep of twelve runs, made in this process."""
+    return swept(tmp_path_factory.mktemp("whole"))
+
+
 def made(job: Job, tmp_path: Path) -> Run:
     with Results(tmp_path / "one.sqlite", write=True) as results:
         make([job], results, ThreadPoolExecutor(1), retry=True)
         return results.runs()[-1]
 
 
-def test_sweep_killed_twice_equals_one_that_was_not(uninterrupted: Path, tmp_path: Path) -> None:
-    config = write_config(tmp_path, FEWER)
+def test_sweep_killed_twice_equals_one_that_was_not(whole: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path)
     path = config.with_suffix(".sqlite")
     entered = 0
     for runs in (1, 1):
@@ -54,21 +72,21 @@ def test_sweep_killed_twice_equals_one_that_was_not(uninterrupted: Path, tmp_pat
         assert status == -signal.SIGKILL
         assert eventually(lambda children=children: not any(map(alive, children)))
         before, entered = entered, len(outcomes(path))
-        assert before + runs <= entered < 4
+        assert before + runs <= entered < 12
     with Results(path, write=True) as results:
-        assert make(jobs_of(config), results, Here()) == Tally(kept=entered, made=4 - entered, failed=0)
-    assert outcomes(path) == outcomes(uninterrupted)
-    assert files(path) == files(uninterrupted)
+        assert make(jobs_of(config), results, Here()) == Tally(kept=entered, made=12 - entered, failed=0)
+    assert outcomes(path) == outcomes(whole)
+    assert files(path) == files(whole)
 
 
-def test_ctrl_c_keeps_what_is_made_and_leaves_no_process(uninterrupted: Path, tmp_path: Path) -> None:
-    config = write_config(tmp_path, FEWER)
+def test_ctrl_c_keeps_what_is_made_and_leaves_no_process(whole: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path)
     status, children = stopped(config, 2, signal.SIGINT)
     assert status == 130
     assert not any(map(alive, children))
     found = outcomes(config.with_suffix(".sqlite"))
-    assert 2 <= len(found) < 4
-    assert found.items() <= outcomes(uninterrupted).items()
+    assert 2 <= len(found) < 12
+    assert found.items() <= outcomes(whole).items()
 
 
 def test_finished_sweep_has_nothing_to_do(uninterrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
