@@ -28,10 +28,8 @@ def evaluated(*expressions: str) -> list[Picture]:
     return [Picture(Path(str(i)), eval, (expression,)) for i, expression in enumerate(expressions)]
 
 
-def test_another_process_draws_the_same(
-    chain: Instance, toys: Callable[..., None], keep: Method, swap: Method
-) -> None:
-    toys(keep=keep, swap=swap)
+def test_another_process_draws_the_same(chain: Instance, toys: Callable[..., None], keep: Method) -> None:
+    toys(keep=keep)
     rows = compare(chain).rows
     pictures = [
         Picture(Path(row.method), timeline, (row.instances[0], row.schedules[0], made_here())) for row in rows

@@ -41,9 +41,10 @@ def instance() -> Instance:
 
 @pytest.fixture(scope="module")
 def best(instance: Instance) -> Schedule:
-    schedule = solve(instance, "brute-force").schedule
-    assert schedule is not None
-    return schedule
+    """What is shipped: an optimum, by an exhaustive search."""
+    record = next(record for record in best_known("tiny").records if record.instance == instance.name)
+    assert record.schedule is not None
+    return record.schedule
 
 
 @pytest.fixture(scope="module")
