@@ -16,9 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import chdir, redirect_stdout
 from dataclasses import asdict, dataclass
+from io import StringIO
 from pathlib import Path
 from random import Random
+
+from pebbler.cli.main import main as run
 
 from .pages import write_section
 
@@ -179,7 +183,8 @@ def prepare(folder: Path, names: Collection[str] = ()) -> None:
     (folder / "bench.toml").write_text(BENCH)
     (folder / "short.toml").write_text(BENCH.replace("6s", "0.2s"))
     for line in made if not names else [line for line in made if line.split()[-1] in names]:
-        subprocess.run([*PEBBLER, *line.split()], cwd=folder, check=True, capture_output=True)
+        with chdir(folder), redirect_stdout(StringIO()):
+            assert run(line.split()) == 0, line
 
 
 BENCH = """
