@@ -377,7 +377,7 @@ def _model(
 
     # blocks that a run on the host may touch have their versions at the end, or are left out
     on_host = touched_on_host(instance)
-    hosted = host_tasks(instance, positions, merges=integrality != "all") if on_host else []
+    hosted = host_tasks(instance, positions, merges=integrality != "all") if instance.has_host_work else []
     shared = {d for task in hosted for group in task.blocks for d, _ in group.members}
     blocks = [d for d in stretch.blocks if d not in on_host] if on_host else stretch.blocks
     modelled = [d for d in stretch.blocks if d in shared or d not in on_host] if on_host else blocks

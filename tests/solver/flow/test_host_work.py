@@ -110,6 +110,20 @@ def test_the_rows_are_those_of_the_page(first: int) -> None:
     assert min(seen[family] for family in ("choice", "host stream", "host done", "arrived", "made")) >= 5
 
 
+def test_a_task_without_blocks_takes_its_time_on_one_side_or_the_other() -> None:
+    run = Algorithm(name="device", duration_ns=10, workspace_bytes=0)
+    later = Algorithm(name="host", duration_ns=25, workspace_bytes=0, on="host")
+    tasks = [Task(name=f"t{k}", inputs=(), outputs=(), algorithms=(run,)) for k in range(2)]
+    tasks[1] = replace(tasks[1], algorithms=(run, later))
+    instance = Instance(
+        name="no blocks", engines="duplex", budget_bytes=1, resident_bytes=0, blocks=(), tasks=tuple(tasks)
+    )
+    bound, schedule = flow_bound(instance, [0], integrality="all"), brute_force(instance, "divisible")
+    assert bound is not None
+    assert schedule is not None
+    assert bound.lower_bound_ns == schedule.makespan_ns == 20
+
+
 def test_tasks_that_are_one_prove_as_much_where_they_are_alike() -> None:
     """Two layers between two checkpoints, with steps of 1 : 2: the model has one step and no lower bound."""
     instance = two_layers(2)
