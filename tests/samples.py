@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-BY_LAYERS = ("checkpoint-layers", "torchtitan-selective", "transformers-offload", "hidden-states-offload")
+BY_LAYERS = (
+    *("checkpoint-layers", "torchtitan-selective", "transformers-offload", "hidden-states-offload"),
+    "megatron-offload",
+)
 """Methods for networks with named layers that repeat, which refuse all else."""
 
 EVERY_KIND = (

@@ -19,7 +19,8 @@ from ..methods import Answer, Limits, Refusal, register
 from ..program.sketch import Sketch
 from ..recomputation.plan import NOTHING_AGAIN, Policy, issued, recomputed, restorable, turn
 from ..recomputation.rules import planned
-from .hooks import Hooks, OnComputeStream, Stashing, Synchronous
+from .hooks import Hooks, OnComputeStream, Reloading, Stashing, Synchronous
+from .modules import modules
 from .partition import Partition, load_networkx
 from .saved import LayerGroup, Operators, activations, layer_groups, layers_of, saved_by
 
@@ -245,6 +246,43 @@ def trl_offload(instance: Instance, limits: Limits) -> Answer:
         "trl-offload",
         lambda builder, most: Stashing(builder, policy, most, packed, let_go),
         one_copy_queue=True,
+    )
+    return Answer(schedule)
+
+
+@register(
+    "megatron-offload",
+    "norms, attention and its projections offload what they save; it comes back while a layer later runs",
+    "Megatron-LM, --fine-grained-activation-offloading",
+    shown="named",
+)
+@limited
+def megatron_offload(instance: Instance, limits: Limits) -> Answer:
+    """Copy out what modules of repeated layers save, but for the last of each kind.
+
+    When a module's backward pass has ended, what the last module has saved that is not yet back comes back:
+    so it has a layer's modules of time. Compute waits for no copy out.
+
+    Raises
+    ------
+    Refusal
+        When no layers repeat, a tensor cannot be copied, or there is no room.
+    """
+    parts = modules(instance)
+    last_of = {part.kind: part for part in parts}
+    away = [part for part in parts if part is not last_of[part.kind]]
+    last_read = _last_read(instance, [d for part in away for d in part.saved])
+    packed = {d: min(part.last_forward, last_read[d]) for part in away for d in part.saved}
+    ahead: dict[int, tuple[int, ...]] = {}
+    for ended, back in zip(reversed(parts), reversed(away), strict=False):
+        after = ended.last_backward + 1
+        ahead[after] = (*ahead.get(after, ()), *back.saved)
+    policy = Policy(hosted=packed.keys(), ahead=ahead)
+    schedule = issued(
+        instance,
+        limits,
+        "megatron-offload",
+        lambda builder, most: Reloading(builder, policy, most, packed),
     )
     return Answer(schedule)
 

@@ -34,6 +34,8 @@ class LayerGroup:
     ----------
     name
         What their names share.
+    layers
+        The layers, in the order of the forward pass.
     forward, backward
         Their tasks in both passes, in order.
     inputs
@@ -43,6 +45,7 @@ class LayerGroup:
     """
 
     name: str
+    layers: tuple[LayerTasks, ...]
     forward: tuple[int, ...]
     backward: tuple[int, ...]
     inputs: tuple[int, ...]
@@ -85,6 +88,10 @@ class Operators:
     def is_attention(self, k: int) -> bool:
         """Return whether a task is attention."""
         return any(part in name for name in self._names[k] for part in _ATTENTION)
+
+    def is_norm(self, k: int) -> bool:
+        """Return whether a task is a norm."""
+        return any("norm" in name for name in self._names[k])
 
     def is_lookup(self, k: int) -> bool:
         """Return whether a task takes rows of a table."""
@@ -144,6 +151,7 @@ def layer_groups(instance: Instance) -> list[LayerGroup]:
     return [
         LayerGroup(
             name,
+            tuple(sorted(members, key=lambda layer: layer.forward)),
             tuple(sorted(k for layer in members for k in layer.forward)),
             tuple(sorted(k for layer in members for k in layer.backward)),
             tuple(inputs[name]),

@@ -203,6 +203,10 @@ class Recomputation:
         """Copy a block back that a task needs."""
         self.builder.prefetch(d)
 
+    def _early(self, d: int) -> None:
+        """Copy a block back that a later task needs."""
+        self.builder.prefetch(d)
+
     def _needed_until(self) -> list[int]:
         """Return, per block, the task after which it is not needed, not even to compute another block again.
 
@@ -225,7 +229,7 @@ class Recomputation:
                 continue
             outputs = sum(self.instance.blocks[x].bytes for x in task.outputs)
             if self.builder.free_bytes >= self.instance.blocks[d].bytes + outputs:
-                self.builder.prefetch(d)
+                self._early(d)
 
     def _bring(self, wanted: tuple[int, ...], k: int) -> None:
         """Bring the blocks that task k needs to the device: from the host, or by computing them again."""

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from pebbler.heuristics.methods import Limits, Refusal, find_method
+from pebbler.heuristics.production.modules import modules
 from pebbler.heuristics.production.partition import Partition
 from pebbler.heuristics.production.saved import Operators, layer_groups, saved_by
 from pebbler.heuristics.recomputation.rules import planned
@@ -31,6 +32,7 @@ NAMES = (
     "transformers-offload",
     "hidden-states-offload",
     "trl-offload",
+    "megatron-offload",
     "deepcompile-offload",
 )
 OPERATORS = (
@@ -395,6 +397,42 @@ def test_what_several_layers_save_stays_for_the_others() -> None:
     assert back.start_ns >= ended.end_ns  # until then it is on the device
 
 
+def test_modules_offload_what_they_save_but_for_the_last_of_each_kind() -> None:
+    """What a module has saved comes back once the backward pass of one a layer later has ended."""
+    instance = transformer(layers=4, copy=15)
+    assert [part.kind for part in modules(instance)][:5] == [
+        *("norm 0", "qkv_linear", "core_attn", "attn_proj"),
+        "norm 0",
+    ]
+    schedule = solved("megatron-offload", instance, "paged")
+    left = [f"{saved}{i}" for i in range(3) for _, _, saved, _ in OPERATORS]
+    assert names_of(instance, schedule, "offload") == left
+    assert names_of(instance, schedule, "prefetch") == left[::-1]
+    ended = [o for o in runs(schedule) if instance.tasks[o.task or 0].name.startswith("BP(h3_")]
+    for module, copy in zip(ended, copies(schedule, "prefetch"), strict=False):
+        assert module.end_ns <= copy.start_ns < module.end_ns + 20
+    made = {instance.blocks[o.block or 0].name: o.start_ns for o in copies(schedule, "offload")}
+    after = {instance.tasks[o.task or 0].name: o.end_ns for o in runs(schedule)}
+    assert all(made[f"n{i}"] >= after[f"FP(h{i}_first)"] for i in range(3))
+    assert schedule.makespan_ns == 10 * 22 + 20 * 17  # all copies are hidden
+
+
+def test_what_a_perceptron_saves_stays_as_do_small_tensors() -> None:
+    """The second norm's output is saved by a linear layer of the perceptron, which is no module."""
+    instance = Workload("gpt2", 2, "a100").instance("90%")
+    parts = [part for part in modules(instance) if part.last_forward < 20]
+    names = [(part.kind, *(instance.blocks[d].name for d in part.saved)) for part in parts]
+    assert names[:5] == [
+        ("norm 0", "Y(embedded)"),
+        ("qkv_linear", "Y(h0_ln1)"),
+        ("core_attn", "Y(h0_qkv)"),
+        ("attn_proj", "Y(h0_attn)"),
+        ("norm 1", "Y(h0_add1)"),
+    ]
+    small = replace(instance, blocks=tuple(replace(block, bytes=1024) for block in instance.blocks))
+    assert not any(part.saved for part in modules(small))
+
+
 def test_all_leave_and_the_largest_that_fit_stay() -> None:
     """Without a budget nothing leaves; with less, the tensors that are largest stay as far as they fit."""
     instance = transformer()
@@ -429,7 +467,7 @@ def test_refusals_are_sentences(name: str) -> None:
         find_method(name).call(instance, Limits())
 
 
-@pytest.mark.parametrize("name", NAMES[2:6])
+@pytest.mark.parametrize("name", [*NAMES[2:6], "megatron-offload"])
 def test_without_repeated_layers_there_is_nothing_to_checkpoint(name: str) -> None:
     instance = Workload("alexnet", 16, "k40").instance("100%")
     with pytest.raises(Refusal, match="no layers repeat"):
