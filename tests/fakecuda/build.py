@@ -16,6 +16,8 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SOURCES = Path(__file__).parent
@@ -70,21 +72,19 @@ def build(cache: Path) -> Path:
 
 def _build(include: Path, folder: Path) -> None:
     (folder / "stubs.c").write_text(_stubs(include))
-    _run("gcc", "-O1", "-w", "-fPIC", "-c", folder / "stubs.c", "-o", folder / "stubs.o")
-    for library, (names, options) in LIBRARIES.items():
+    compiled = ["-std=c++20", "-fPIC", "-pthread", f"-I{include}", "-c"]
+    commands = [["gcc", "-O1", "-w", "-fPIC", "-c", folder / "stubs.c", "-o", folder / "stubs.o"]]
+    for names, options in LIBRARIES.values():
+        for name in names:
+            commands.append(["g++", *options, *compiled, SOURCES / name, "-o", folder / f"{name}.o"])
+    with ThreadPoolExecutor(os.cpu_count()) as several:
+        list(several.map(_run, commands))
+    for library, (names, _) in LIBRARIES.items():
         is_driver = library == "libcuda.so.1"
-        others = [folder / "stubs.o", "-ldl"] if is_driver else ["-l:libcuda.so.1"]
-        flags = [
-            "-std=c++20",
-            "-fPIC",
-            "-shared",
-            "-pthread",
-            f"-I{include}",
-            f"-L{folder}",
-            f"-Wl,-soname,{library if is_driver else 'fake-' + library}",
-        ]
-        sources = [SOURCES / name for name in names]
-        _run("g++", *options, *flags, *sources, *others, "-o", folder / library)
+        others = [folder / "stubs.o", "-ldl"] if is_driver else [f"-L{folder}", "-l:libcuda.so.1"]
+        own_name = f"-Wl,-soname,{library if is_driver else 'fake-' + library}"
+        objects = [folder / f"{name}.o" for name in names]
+        _run(["g++", "-shared", "-pthread", own_name, *objects, *others, "-o", folder / library])
     for name in ("host.h", "nvcc"):
         shutil.copy(SOURCES / name, folder / name)
 
@@ -103,7 +103,7 @@ def _stubs(include: Path) -> str:
     )
 
 
-def _run(*command: str | Path) -> None:
+def _run(command: Sequence[str | Path]) -> None:
     subprocess.run([str(part) for part in command], check=True)
 
 
