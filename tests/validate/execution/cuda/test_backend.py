@@ -38,6 +38,7 @@ from pebbler.validate.execution.unlimited import unlimited
 from pebbler.validate.schedule import MemoryModel, Schedule
 
 from ....fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda, repeatable  # noqa: F401
+from ....samples import mostly_slow
 from ..test_trial import through_one_place
 
 LENET, QUICK, VGG, RESNET = "lenet", "cifar10_quick", "vgg:groups=1-1-1-1-1,size=32", "resnet56:depth=8"
@@ -167,14 +168,11 @@ def lenet(batch: int) -> Instance:
     return Workload(LENET, batch=batch, device="k40").instance("1.2xMmin")
 
 
-SLOW_VARIANTS = {"parts", "gradient descent", "Adam in parts"}
-"""Each is two others together, or between them."""
+EVERYDAY = ("one copy engine", "signs", "parts in pages", "weights as blocks", "frozen weights", "Adam")
+"""Others are two of these together, or between them."""
 
 
-@pytest.mark.parametrize(
-    "variant",
-    [pytest.param(one, marks=pytest.mark.slow) if one in SLOW_VARIANTS else one for one in VARIANTS],
-)
+@pytest.mark.parametrize("variant", mostly_slow(VARIANTS, EVERYDAY))
 def test_variants_of_the_problem_run_and_are_written_as_scripts(
     fake_cuda: FakeCuda,  # noqa: F811
     variant: str,

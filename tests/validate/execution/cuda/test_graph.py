@@ -37,6 +37,7 @@ from pebbler.validate.schedule import Schedule
 from pebbler.validate.simulate import nominal_ns
 
 from ....fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda, repeatable  # noqa: F401
+from ....samples import mostly_slow
 
 Solved = tuple[Instance, Schedule]
 
@@ -87,7 +88,7 @@ CASES: dict[str, Callable[[], Solved]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", mostly_slow(CASES, ("two rounds", "techniques of moDNN", "parts")))
 def test_graphs_have_the_bits_of_streams_and_of_a_run_without_budget(
     fake_cuda: FakeCuda,  # noqa: F811
     case: str,
