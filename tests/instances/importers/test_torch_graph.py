@@ -14,6 +14,7 @@ from pebbler.instances.memory import least_budget, unlimited_peak
 from pebbler.solver.solve import solve
 
 from ...extras import needs_torch, single_precision
+from ...samples import mostly_slow
 
 torch = needs_torch()
 from torch import nn  # noqa: E402
@@ -128,7 +129,7 @@ def tracked_peak(make_step: Callable[[int], Any], batch: int) -> int:
 
 
 @pytest.mark.parametrize("make_step", [small_gpt, small_resnet, small_vit, lstm, slices])
-@pytest.mark.parametrize("batch", [2, 5])
+@pytest.mark.parametrize("batch", mostly_slow((2, 5), (2,)))
 def test_the_peak_is_what_torch_measures(make_step: Callable[[int], Any], batch: int) -> None:
     assert peak_bytes(record(make_step, batch)) == tracked_peak(make_step, batch)
 

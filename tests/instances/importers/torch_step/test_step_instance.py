@@ -126,11 +126,11 @@ def execute(
 @pytest.mark.parametrize(
     ("make", "method", "budget"),
     [
-        (gpt, "modnn", "80%"),
         (cnn, "modnn", "85%"),
         (half_gpt, "modnn", "80%"),
         (gpt, "memonger-rule", "75%"),
-        (cnn, "memonger-rule", "90%"),
+        pytest.param(gpt, "modnn", "80%", marks=pytest.mark.slow),
+        pytest.param(cnn, "memonger-rule", "90%", marks=pytest.mark.slow),
     ],
 )
 def test_a_schedule_of_the_instance_trains_as_eager_torch_does(

@@ -8,6 +8,7 @@ import pytest
 from pebbler.instances.errors import PebblerError
 
 from ....extras import needs_torch
+from ....samples import mostly_slow
 
 torch = needs_torch()
 
@@ -76,7 +77,10 @@ def assert_same_training(
     return record
 
 
-@pytest.mark.parametrize("make", [gpt, cnn, channels_last, lstm, half_gpt, unet, encoder])
+MAKES = (gpt, cnn, channels_last, lstm, half_gpt, unet, encoder)
+
+
+@pytest.mark.parametrize("make", mostly_slow(MAKES, (half_gpt, channels_last, lstm, unet)))
 def test_a_replayed_step_has_the_bits_of_eager_torch(make: Callable[[int], Any]) -> None:
     record = assert_same_training(make, clip=0.5, twice=lambda operator: operator.may_run_again)
     assert {operator.phase for operator in record.operators} == {"forward", "backward", "clip", "optimizer"}

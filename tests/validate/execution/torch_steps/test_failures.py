@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from ....extras import needs_torch
+from ....samples import counts
 
 torch = needs_torch()
 
@@ -29,8 +30,6 @@ from pebbler.validate.execution.torch.kernels import OperatorLaunch  # noqa: E40
 
 from .models import Made, adamw, noisy  # noqa: E402
 from .training import are_equal, batches_of, eager_step, made_by, planned, state_of  # noqa: E402
-
-INTERRUPTS = 20
 
 
 @pytest.fixture(scope="module")
@@ -207,8 +206,10 @@ def test_a_step_that_cannot_be_closed_is_still_open(
 # --- Ctrl-C -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("interrupts", counts(6, 40))
 def test_ctrl_c_at_any_moment_leaves_everything_as_before_or_after_a_step(
     pytestconfig: pytest.Config,
+    interrupts: int,
 ) -> None:
     rng = Random(0)
     told = []
@@ -216,7 +217,7 @@ def test_ctrl_c_at_any_moment_leaves_everything_as_before_or_after_a_step(
     with subprocess.Popen(command, cwd=pytestconfig.rootpath, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
         try:
-            for _ in range(INTERRUPTS):
+            for _ in range(interrupts):
                 assert worker.stdout.readline() == "ready\n"
                 time.sleep(rng.uniform(0, 0.1))
                 worker.send_signal(signal.SIGINT)

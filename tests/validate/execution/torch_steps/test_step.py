@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ....extras import needs_torch
+from ....samples import mostly_slow
 
 torch = needs_torch()
 
@@ -46,13 +47,13 @@ from .training import (  # noqa: E402
 )
 
 
-@pytest.mark.parametrize("make", [gpt, cnn, lstm])
+@pytest.mark.parametrize("make", mostly_slow((gpt, cnn, lstm), (gpt, cnn)))
 def test_steps_in_half_of_eagers_memory_have_its_bits(make: Make) -> None:
     plan = recorded(make)
     assert_trains_as_eager(make, within(plan, plan.record.eager_peak_bytes // 2))
 
 
-@pytest.mark.parametrize("make", [gpt, cnn, lstm])
+@pytest.mark.parametrize("make", mostly_slow((gpt, cnn, lstm), (lstm,)))
 def test_steps_in_hardly_more_than_the_least_memory_have_eagers_bits(make: Make) -> None:
     plan = within(recorded(make), "1.05xMmin")
     assert plan.schedule.peak_bytes < plan.record.eager_peak_bytes / 2
