@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pebbler.instances.files import write_instance
+from pebbler.instances.workload import Workload
+
 PEBBLER = f'"{sys.executable}" -m pebbler'
 
 
@@ -34,7 +37,9 @@ def test_a_full_output_is_a_sentence(arguments: str, tmp_path: Path) -> None:
     assert done.stderr == "pebbler: standard output cannot be written: No space left on device\n"
 
 
-@pytest.mark.parametrize("arguments", ["networks lenet", "--help", "networks no-such"])
+@pytest.mark.parametrize(
+    "arguments", ["--help", "networks no-such", pytest.param("networks lenet", marks=pytest.mark.slow)]
+)
 def test_a_closed_output_is_a_sentence(arguments: str, tmp_path: Path) -> None:
     done = shell(f"{PEBBLER} {arguments} >&-", tmp_path)
     assert done.returncode == 2
@@ -87,7 +92,7 @@ def test_an_output_that_lacks_characters(tmp_path: Path) -> None:
 
 
 def test_an_instance_from_a_pipe(tmp_path: Path) -> None:
-    assert shell(f"{PEBBLER} instance lenet --batch 2 -o i.json", tmp_path).returncode == 0
+    write_instance(Workload("lenet", 2, "K40").instance("100%"), tmp_path / "i.json")
     done = shell(f"{PEBBLER} solve <(cat i.json) --method network-wide -o s.json", tmp_path)
     assert done.returncode == 0, done.stderr
     done = shell(f"{PEBBLER} check <(cat i.json) <(cat s.json)", tmp_path)

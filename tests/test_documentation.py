@@ -134,9 +134,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 # --- what is run --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)])
-def test_blocks_of_a_page_run(page: str, folder: Path, request: pytest.FixtureRequest) -> None:
-    if page != "README.md":  # which has every picture of a comparison rendered
+@pytest.mark.parametrize(
+    ("page", "rendered"),
+    [
+        *((page, False) for page in PAGES if blocks_of(page)),
+        pytest.param("README.md", True, marks=pytest.mark.slow),  # with every picture of a comparison
+    ],
+)
+def test_blocks_of_a_page_run(
+    page: str, rendered: bool, folder: Path, request: pytest.FixtureRequest
+) -> None:
+    if not rendered:
         request.getfixturevalue("unrendered")
     for block in blocks_of(page):
         name, _, place = block.marks.get("file", "").partition(": ")

@@ -93,7 +93,7 @@ def answers(instance: Instance) -> Iterator[tuple[str, Schedule]]:
                 continue
             if info.name == "flow-parts":  # refuses whole tensors
                 continue
-            limits = Limits(time_limit=0.2, memory=memory)  # type: ignore[arg-type]
+            limits = Limits(time_limit=0.1, memory=memory)  # type: ignore[arg-type]
             try:
                 schedule = info.call(instance, limits).schedule
             except Refusal:

@@ -17,6 +17,8 @@ from pebbler.heuristics.methods import Method
 from pebbler.instances.files import read_instance
 from pebbler.instances.instance import Link
 
+from ..samples import mostly_slow
+
 Toys = Callable[..., None]
 
 
@@ -125,7 +127,7 @@ def test_what_is_wrong_is_named_with_what_is_near(
     assert told in line
 
 
-@pytest.mark.parametrize("written", ["12G", "12gib", "12GiB", "12 GiB"])
+@pytest.mark.parametrize("written", mostly_slow(["12G", "12gib", "12GiB", "12 GiB"], ["12 GiB"]))
 def test_sizes_and_times_are_read_as_people_write_them(written: str, toys: Toys, keep: Method) -> None:
     toys(keep=keep)
     assert main(["compare", "lenet", "--budget", written, "--time-limit", "5m"]) == 0

@@ -32,10 +32,10 @@ def test_each_rule_is_left_out_once() -> None:
 def test_page_shows_what_a_rule_buys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page, data = tmp_path / "page.md", tmp_path / "runs.sqlite"
     page.write_text(f"before\n{BEGIN}old\n{END}after\n")
-    some = [job for job in jobs(CELLS[:1], 0.5) if job.setting.without in ((), ("single-peak",))]
+    some = [job for job in jobs(CELLS[:1], 0.2) if job.setting.without in ((), ("single-peak",))]
     monkeypatch.setattr(ablations, "jobs", lambda *_: some)
     monkeypatch.setattr(runner, "perform", made_here)
-    ablations.main(["--seconds", "0.5", "--data", str(data), "--write", str(page)])
+    ablations.main(["--seconds", "0.2", "--data", str(data), "--write", str(page)])
     runs = {run.setting.without: run.found for run in read_latest(data)}
     whole, bare = runs[()], runs["single-peak",]
     (instance,) = CELLS[0].instances()

@@ -22,7 +22,7 @@ def test_the_table_goes_into_its_page(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(steady_state, "METHODS", ("modnn",))
     page = tmp_path / "steady-state.md"
     page.write_text("".join(MARKS), encoding="utf-8")
-    main(["--write", str(tmp_path), "--seconds", "1"])
+    main(["--write", str(tmp_path), "--seconds", "0.3"])
     rows = [
         [cell.strip() for cell in line.split("|")[1:-1]]
         for line in page.read_text("utf-8").splitlines()[3:-3]

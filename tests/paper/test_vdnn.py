@@ -10,24 +10,42 @@ import vdnn as papers_vdnn
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import ideal_ns, with_budget
 from pebbler.instances.workload import Workload
-from vdnn import BEGIN, END, baseline_bytes, case, outcome
+from vdnn import BEGIN, END, POLICIES, baseline_bytes, case, outcome
 
 GIB = 2**30
 
 
 @pytest.fixture(scope="module")
-def tables() -> str:
-    return papers_vdnn.tables()
+def page(pytestconfig: pytest.Config) -> str:
+    text = (pytestconfig.rootpath / "docs" / "papers-vdnn.md").read_text(encoding="utf-8")
+    return text.split(BEGIN)[1].split(END)[0]
 
 
-def test_the_page_has_what_the_script_prints(tables: str, pytestconfig: pytest.Config) -> None:
-    page = (pytestconfig.rootpath / "docs" / "papers-vdnn.md").read_text(encoding="utf-8")
-    assert page.split(BEGIN)[1].split(END)[0] == tables
+@pytest.mark.slow
+def test_the_page_has_what_the_script_prints(page: str) -> None:
+    assert page == papers_vdnn.tables()
+
+
+@pytest.mark.parametrize("network", ["alexnet", pytest.param("vgg16", marks=pytest.mark.slow)])
+def test_the_page_has_the_speeds_and_the_memory_of_a_network(network: str, page: str) -> None:
+    outcomes = case(network, 128).outcomes
+    speeds, memory = (
+        next(
+            line for line in page.split(f"**{title}")[1].splitlines() if line.startswith(f"| {network} (128)")
+        )
+        for title in ("Speed of the feature extraction layers", "Memory in GiB")
+    )
+    for policy, speed in zip(POLICIES, speeds.split(" | ")[1:], strict=False):
+        one = outcomes[policy]
+        if one.fits:
+            assert speed == f"{one.speed:.1%}".replace("%", " %")
+        assert f" {one.maximum / GIB:.2f} / {one.average / GIB:.2f} " in memory
 
 
 def test_the_script_puts_the_tables_into_a_page(
-    tables: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    tables = "new\n"
     monkeypatch.setattr(papers_vdnn, "tables", lambda: tables)
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}old\n{END}after\n", encoding="utf-8")

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import chdir, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
@@ -255,9 +255,10 @@ def interrupt(
     if hidden := [path.name for path in place.rglob(".*")]:
         faults.append(f"half-written files: {hidden}")
     for arguments in command.checks(place):
-        done = subprocess.run([*PEBBLER, *arguments], cwd=place, capture_output=True, text=True)
-        if done.returncode:
-            faults.append(f"{' '.join(arguments[:1])}: {done.stdout}{done.stderr}"[:300])
+        with chdir(place), redirect_stdout(StringIO()) as told, redirect_stderr(told):
+            status = run(arguments)
+        if status:
+            faults.append(f"{' '.join(arguments[:1])}: {told.getvalue()}"[:300])
     shutil.rmtree(scratch)
     name = "+".join(signal.Signals(number).name for number in signals)
     return Interrupt(

@@ -31,7 +31,8 @@ def of(folder: Path, name: str) -> Command:
     ("name", "moment"),
     [
         ("bound", 0.1),
-        ("compare", 2.0),
+        ("compare", 1.0),
+        pytest.param("compare", 2.0, marks=pytest.mark.slow),
         pytest.param("pack", 0.1, marks=pytest.mark.slow),
         pytest.param("bound", 2.0, marks=pytest.mark.slow),
         pytest.param("compare", 0.1, marks=pytest.mark.slow),
@@ -45,17 +46,24 @@ def test_ctrl_c_ends_a_command_and_keeps_its_best(folder: Path, name: str, momen
 
 @pytest.mark.parametrize(
     ("name", "moment"),
-    [("bound", 1.0), pytest.param("solve --method flow", 2.5, marks=pytest.mark.slow)],
+    [
+        ("bound", 0.1),
+        pytest.param("bound", 1.0, marks=pytest.mark.slow),
+        pytest.param("solve --method flow", 2.5, marks=pytest.mark.slow),
+    ],
 )
 def test_sigterm_is_handled_alike(folder: Path, name: str, moment: float) -> None:
     found = interrupt(of(folder, name), moment, [signal.SIGTERM], allowed=SLACK)
     assert (found.signal, found.status, found.faults) == ("SIGTERM", 143, ())
 
 
-@pytest.mark.parametrize("apart", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
-def test_a_second_ctrl_c_gives_no_traceback(folder: Path, apart: float) -> None:
+@pytest.mark.parametrize(
+    ("moment", "apart"),
+    [(1.0, 0.1), *(pytest.param(2.5, apart, marks=pytest.mark.slow) for apart in (0.0, 0.1))],
+)
+def test_a_second_ctrl_c_gives_no_traceback(folder: Path, moment: float, apart: float) -> None:
     signals = [signal.SIGINT, signal.SIGINT]
-    found = interrupt(of(folder, "solve --method flow"), 2.5, signals, apart, allowed=SLACK)
+    found = interrupt(of(folder, "solve --method flow"), moment, signals, apart, allowed=SLACK)
     assert (found.status, found.faults) == (130, ())
 
 

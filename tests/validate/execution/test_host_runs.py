@@ -26,6 +26,8 @@ from pebbler.validate.execution.trial import attempt, identical
 from pebbler.validate.execution.unlimited import unlimited
 from pebbler.validate.schedule import MemoryModel, Schedule
 
+from ...samples import mostly_slow
+
 CASES: list[tuple[Optimizer, Side, str, MemoryModel]] = [
     ("sgd", "host", "1.2xMmin", "contiguous"),
     ("momentum", "host", "32MiB", "paged"),
@@ -69,7 +71,7 @@ def in_a_row(
         return [executor.run() for _ in range(2)]
 
 
-@pytest.mark.parametrize("chosen", CASES, ids=str)
+@pytest.mark.parametrize("chosen", mostly_slow(CASES, CASES[2:]), ids=str)
 def test_bits_are_those_of_the_run_without_a_budget(
     chosen: tuple[Optimizer, Side, str, MemoryModel],
 ) -> None:
