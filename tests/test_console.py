@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pebbler.cli.main import main
 from pebbler.instances.files import write_instance
 from pebbler.instances.workload import Workload
 
@@ -62,7 +63,7 @@ def test_nothing_gets_the_numbers_of_closed_streams(tmp_path: Path) -> None:
     assert done.returncode == 2
     done = shell(f"{PEBBLER} instance lenet -o a.json -v <&- 2>&-", tmp_path)
     assert done.returncode == 0
-    assert shell(f"{PEBBLER} instance lenet -o b.json", tmp_path).returncode == 0
+    assert main(["instance", "lenet", "-o", str(tmp_path / "b.json")]) == 0
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
@@ -72,14 +73,13 @@ def test_a_reader_that_leaves_early(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_messages_are_lines_that_print(tmp_path: Path) -> None:
+def test_messages_are_lines_that_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = shell(f"{PEBBLER} networks $'\\x1b[31m\\xff\\n'", tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("pebbler: there is no network '\\x1b[31m\\udcff\\n'; ")
     for arguments in (f"networks {'x' * 9000}", f"check {'x' * 9000} y", f"{'x' * 9000}"):
-        done = shell(f"{PEBBLER} {arguments}", tmp_path)
-        assert done.returncode == 2
-        (line,) = done.stderr.splitlines()
+        assert main(arguments.split()) == 2
+        (line,) = capsys.readouterr().err.splitlines()
         assert len(line) < 500
         assert "…" in line
 

@@ -238,6 +238,9 @@ def test_from_a_profile_to_predicted_against_measured(network: str, capsys: Outp
     instance = read_instance("i.json")
     assert instance.made_from.cost_model == "profile"
     assert instance.tasks[0].algorithms == convolution
+    assert profile.mapping is not None
+    assert profile.mapping.page_ns > 0
+    assert instance.made_from.mapping == profile.mapping
     assert main(["solve", "i.json", "--method", "modnn", "-o", "s.json"]) == 0
     capsys.readouterr()
     assert main([*RUN, "--json"]) == 0

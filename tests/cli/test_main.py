@@ -167,7 +167,7 @@ def test_schedules_of_the_real_methods_pass_the_checker(
     network: str, memory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compared = ["compare", network, "--batch", "16", "--sub-batch", "6", "--budget", "2xMmin"]
-    assert main([*compared, "--memory", memory, "--time-limit", "0.3s", "--out", "out", "--json"]) == 0
+    assert main([*compared, "--memory", memory, "--time-limit", "0.1s", "--out", "out", "--json"]) == 0
     found = [r["method"] for r in json.loads(capsys.readouterr().out)["results"] if r["iteration_ns"]]
     assert "vdnn-all-m" in found
     for name in (f"{network}-b6", f"{network}-b4"):

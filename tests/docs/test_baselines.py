@@ -77,7 +77,7 @@ budgets = ["80%"]
     assert found.lower_bound_ns == compute_bound(whole).lower_bound_ns < best_bound(whole).lower_bound_ns
 
 
-@pytest.mark.parametrize("limit", [0.5, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("limit", [0.2, pytest.param(None, marks=pytest.mark.slow)])
 def test_tiny_instances_are_in_order(limit: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recomputation, "solve", partial(solve, time_limit=limit))
     whole = recomputation.tiny_table(map(recomputing, range(1)), "instances")

@@ -90,6 +90,7 @@ def test_the_cost_comes_from_the_instance_or_is_unknown() -> None:
             msgspec.structs.replace(instance, origin=UNSET, layers=UNSET, meta={"mapping": wrong})
 
 
+@pytest.mark.slow  # tests of the command have the same
 def test_a_profile_measures_it_and_the_instance_has_it() -> None:
     measured = profile("lenet", 1, CpuBackend, repeat=1)
     assert measured.mapping is not None

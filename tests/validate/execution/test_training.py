@@ -32,7 +32,7 @@ def test_digits_are_where_they_say_and_differ() -> None:
     assert images[labels == 8].sum() / (labels == 8).sum() > images[labels == 1].sum() / (labels == 1).sum()
 
 
-@pytest.mark.parametrize("steps", counts(10, 30))
+@pytest.mark.parametrize("steps", counts(5, 30))
 def test_lenet_learns_under_half_the_memory_on_the_trajectory_without_a_budget(steps: int) -> None:
     """In thirty steps it learns; so many of them are made without a budget, too."""
     workload = Workload("lenet", BATCH, "K40")
