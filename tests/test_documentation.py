@@ -137,8 +137,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("page", "rendered"),
     [
-        *((page, False) for page in PAGES if blocks_of(page)),
-        pytest.param("README.md", True, marks=pytest.mark.slow),  # with every picture of a comparison
+        *(pytest.param(page, False, id=page) for page in PAGES if blocks_of(page)),
+        pytest.param("README.md", True, id="README.md with its pictures", marks=pytest.mark.slow),
     ],
 )
 def test_blocks_of_a_page_run(
