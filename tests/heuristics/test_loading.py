@@ -43,10 +43,10 @@ print(sorted(late & {"numpy", "numba", "networkx", "ortools", "pandas", "pulp", 
 @pytest.mark.parametrize(
     "method",
     [
-        *("modnn", "torch-compile", "flow"),
+        *("torch-compile", "flow"),
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("knapsack-rule", "cp-sat", "flow-recompute", "poet")
+            for name in ("modnn", "knapsack-rule", "cp-sat", "flow-recompute", "poet")
         ),
     ],
 )

@@ -369,12 +369,22 @@ def test_export_writes_files_that_pass_the_checker(exported: Comparison, tmp_pat
     assert check(instance, schedule, instance_sha256=sha256_of(file)).valid
 
 
-def test_the_same_comparison_writes_the_same_bytes(exported: Comparison, tmp_path: Path) -> None:
+def require_the_same_again(exported: Comparison, tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     export(compare(exported.instance), tmp_path)
     after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert before.keys() == after.keys()
     assert [name for name in before if before[name] != after[name]] == []
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_the_same_comparison_writes_the_same_bytes(exported: Comparison, tmp_path: Path) -> None:
+    require_the_same_again(exported, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_same_comparison_draws_the_same_bytes(exported: Comparison, tmp_path: Path) -> None:
+    require_the_same_again(exported, tmp_path)
 
 
 @pytest.mark.usefixtures("unrendered")

@@ -46,7 +46,7 @@ def monotone(frontier: Frontier) -> bool:
     )
 
 
-@pytest.mark.parametrize("spacing", ["adaptive", "even"])
+@pytest.mark.parametrize("spacing", ["adaptive", pytest.param("even", marks=pytest.mark.slow)])
 def test_a_frontier_is_monotone_and_every_point_is_proven(
     spacing: str, vgg: Instance, tmp_path: Path
 ) -> None:
@@ -93,7 +93,7 @@ def test_a_schedule_for_less_serves_more_and_a_bound_for_more_holds_for_less(
     assert all(point.own_lower_bound_ns < 8_000_000 for point in others)
 
 
-@pytest.mark.parametrize("few", counts(4, 8))
+@pytest.mark.parametrize("few", counts(2, 8))
 def test_no_point_contradicts_exhaustive_search(few: int, tmp_path: Path) -> None:
     plain = [i for i in map(chain_instance, range(40)) if not any(t.recomputable for t in i.tasks)]
     for instance in plain[:few]:

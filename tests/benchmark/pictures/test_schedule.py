@@ -28,6 +28,8 @@ from pebbler.heuristics.program.builder import ProgramBuilder
 from pebbler.instances.instance import Algorithm, Block, Instance, Link, Slowdown, Task
 from pebbler.validate.schedule import Schedule
 
+from ...samples import mostly_slow
+
 Toys = Callable[..., None]
 FORWARD, BACKWARD, STALL = "#56B4E9", "#0072B2", "#D55E00"
 OFFLOAD, PREFETCH, RESIDENT, WORKSPACE = "#E69F00", "#009E73", "#999999", "#CC79A7"
@@ -95,7 +97,7 @@ def test_a_timeline_need_not_say_how_it_was_made(chain: Instance, keep: Method) 
     assert silent != drawn(chain, schedule_by(keep, chain))
 
 
-@pytest.mark.parametrize("budget", [2**23, 2**40], ids=["near", "a terabyte"])
+@pytest.mark.parametrize("budget", mostly_slow((2**23, 2**40), [2**40]), ids=["near", "a terabyte"])
 def test_where_host_memory_ends_its_copies_are_drawn_below(
     tight: Instance, swap: Method, budget: int
 ) -> None:
@@ -155,7 +157,9 @@ def test_a_timeline_shows_workspaces(chain: Instance) -> None:
     assert pixels(drawn(chain, builder.finish("fast")), WORKSPACE) > LEGEND
 
 
-@pytest.mark.parametrize("budget", [5 * 2**20, 2**40], ids=["at the peak", "a terabyte"])
+@pytest.mark.parametrize(
+    "budget", mostly_slow((5 * 2**20, 2**40), [2**40]), ids=["at the peak", "a terabyte"]
+)
 def test_a_timeline_scales_with_the_memory_in_use(chain: Instance, keep: Method, budget: int) -> None:
     instance = msgspec.structs.replace(chain, budget_bytes=budget)
     picture = timeline(instance, schedule_by(keep, instance), MADE)

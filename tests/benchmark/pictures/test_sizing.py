@@ -95,18 +95,30 @@ def least(over: str, impossible: int | None, enough: int | None, values: dict[in
     )
 
 
+OF_LEAST: dict[str, tuple[str, int | None, int | None, dict[int, float]]] = {
+    "both": ("link", 9 * GB, 10 * GB, {2 * GB: 0.6, 9 * GB: 0.12, 10 * GB: 0.05, 20 * GB: 0.0}),
+    "no proof": ("link", None, 10 * GB, {10 * GB: 0.05, 90 * GB: 0.0}),
+    "no schedule": ("link", 9 * GB, None, {9 * GB: 0.6}),
+    "at the least budget": (
+        *("budget", 2**32 + 2**26, 2**32 + 2**27),
+        {2**32 + 2**26: 0.2, 2**32 + 2**27: 0.0, 2**33: 0.0},
+    ),
+    "at the peak": (
+        *("budget", 2**33 - 2**26, 2**33 - 2**25),
+        {2**32: 3.0, 2**33 - 2**26: 0.2, 2**33: 0.0},
+    ),
+    "host": ("host-memory", 2**32, 2**32 + 2**29, {2**32: 0.5, 2**32 + 2**29: 0.04, 2**33: 0.0}),
+    "no host": ("host-memory", None, 0, {0: 0.0, 2**33: 0.0}),
+}
+FEW_OF_LEAST = ("no schedule", "at the peak", "no host")
+
+
 @pytest.mark.parametrize(
     "found",
     [
-        least("link", 9 * GB, 10 * GB, {2 * GB: 0.6, 9 * GB: 0.12, 10 * GB: 0.05, 20 * GB: 0.0}),
-        least("link", None, 10 * GB, {10 * GB: 0.05, 90 * GB: 0.0}),
-        least("link", 9 * GB, None, {9 * GB: 0.6}),
-        least("budget", 2**32 + 2**26, 2**32 + 2**27, {2**32 + 2**26: 0.2, 2**32 + 2**27: 0.0, 2**33: 0.0}),
-        least("budget", 2**33 - 2**26, 2**33 - 2**25, {2**32: 3.0, 2**33 - 2**26: 0.2, 2**33: 0.0}),
-        least("host-memory", 2**32, 2**32 + 2**29, {2**32: 0.5, 2**32 + 2**29: 0.04, 2**33: 0.0}),
-        least("host-memory", None, 0, {0: 0.0, 2**33: 0.0}),
+        pytest.param(least(*asked), id=name, marks=() if name in FEW_OF_LEAST else pytest.mark.slow)
+        for name, asked in OF_LEAST.items()
     ],
-    ids=["both", "no proof", "no schedule", "at the least budget", "at the peak", "host", "no host"],
 )
 def test_the_least_value_is_told_legibly(found: Least, drawn: list[Figure]) -> None:
     sizing.least_picture(found)

@@ -18,6 +18,8 @@ from pebbler.solver.solve import solve
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel
 
+from ...samples import crossed
+
 MEMORIES: tuple[MemoryModel, ...] = ("contiguous", "paged")
 
 
@@ -132,12 +134,11 @@ def test_a_search_follows_at_once_or_after_its_descent(googlenet: Instance) -> N
     assert best.cost == now.cost
 
 
-@pytest.mark.parametrize("memory", MEMORIES)
-@pytest.mark.parametrize("method", ["local-search", "flow"])
+@pytest.mark.parametrize(("memory", "method"), crossed(MEMORIES, ("local-search", "flow"), of=2))
 def test_methods_search_with_as_many_threads_as_there_are_workers(
     googlenet: Instance, memory: MemoryModel, method: str
 ) -> None:
-    found = solve(googlenet, method, memory=memory, workers=3, time_limit=0.4)
+    found = solve(googlenet, method, memory=memory, workers=3, time_limit=0.3)
     assert found.schedule is not None
     assert check(googlenet, found.schedule).valid
     assert found.lower_bound_ns <= found.schedule.makespan_ns

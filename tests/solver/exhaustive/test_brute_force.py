@@ -21,7 +21,7 @@ SEEDS = 200
 
 @pytest.mark.parametrize(
     ("first", "step"),
-    [(1, 12), *(pytest.param(first, 4, marks=pytest.mark.slow) for first in range(4))],
+    [(1, 24), *(pytest.param(first, 4, marks=pytest.mark.slow) for first in range(4))],
 )
 def test_bounds_then_exhaustive_search_then_every_method_on_parts(first, step):
     solved = found = 0

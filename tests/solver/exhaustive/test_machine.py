@@ -29,7 +29,7 @@ KEYS = [
 KEYS.remove(("host_work", "carried"))  # too large a search; attacks have smaller instances of both
 
 
-@pytest.mark.parametrize("seeds", sampled((1, 7, 11, 12), range(0, 304, 38)))
+@pytest.mark.parametrize("seeds", sampled((1, 11), range(0, 304, 38)))
 @pytest.mark.parametrize("keys", KEYS, ids="-".join)
 def test_bounds_then_exhaustive_search_then_schedules(keys: Sequence[str], seeds: Sequence[int]) -> None:
     judged = worse = found = 0

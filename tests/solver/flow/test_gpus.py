@@ -109,7 +109,7 @@ def test_bus_row_raises_the_bound_where_blocks_have_to_move() -> None:
 @pytest.mark.parametrize("shared", [{}, {"nvlink": 20 * GB}, {"nodes": 2, "network": GB}])
 def test_refined_bound_stays_under_every_schedule(shared: dict[str, int]) -> None:
     instance = on(2, "1.05xMmin", **shared)
-    bound = refine_bound(instance, 0.5)
+    bound = refine_bound(instance, 0.2)
     assert bound.lower_bound_ns >= best_bound(instance).lower_bound_ns
     for method in ("modnn", "vdnn-all-p"):
         makespan = solve(instance, method).makespan_ns

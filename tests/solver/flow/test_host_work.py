@@ -170,7 +170,7 @@ def two_layers(factor: int, odd: int = 0) -> Instance:
 
 
 @pytest.mark.parametrize("is_coupled", [False, True])
-@pytest.mark.parametrize("seeds", sampled(SOLVED, range(0, 48, 16)))
+@pytest.mark.parametrize("seeds", sampled(SOLVED[:3], range(0, 48, 16)))
 def test_no_bound_is_above_the_optimum(seeds: Sequence[int], is_coupled: bool) -> None:
     judged = met = 0
     for seed in seeds:

@@ -99,8 +99,15 @@ def test_flow_is_between_its_bound_and_brute_force(seeds: range) -> None:
     assert optimal >= 0.9 * solved
 
 
-def test_paged_vgg16_is_solved_to_a_hundred_thousandth() -> None:
-    instance = Workload("vgg16", 256, "k40").instance("10GiB")
+@pytest.mark.parametrize(
+    ("network", "device", "budget"),
+    [
+        ("cifar10_quick", "p100", "1.1xMmin"),
+        pytest.param("vgg16", "k40", "10GiB", marks=pytest.mark.slow),
+    ],
+)
+def test_paged_networks_are_solved_to_a_hundred_thousandth(network: str, device: str, budget: str) -> None:
+    instance = Workload(network, 256, device).instance(budget)
     result = solve(instance, "flow", memory="paged", time_limit=60)
     assert result.stopped_by == "done"
     assert result.optimality_gap is not None

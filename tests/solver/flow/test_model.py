@@ -112,7 +112,7 @@ def test_more_checkpoints_never_lower_the_bound() -> None:
 
 def test_flow_beats_the_single_peak_where_transfers_dominate() -> None:
     instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
-    assert lower(instance, hot_checkpoints(instance, 20), "all") > best_bound(instance).lower_bound_ns
+    assert lower(instance, hot_checkpoints(instance, 12), "all") > best_bound(instance).lower_bound_ns
 
 
 @pytest.mark.parametrize("integrality", ["none", "all"])

@@ -34,6 +34,8 @@ from pebbler.solver.solve import solve
 from pebbler.validate.bounds.certificate import check_certificate
 from pebbler.validate.check import check
 
+from ...samples import crossed
+
 WORKLOAD = Workload("alexnet", 512, "v100")
 WHOLE = WORKLOAD.instance("1.05xMmin")
 PARTS = with_parts(WHOLE)
@@ -96,7 +98,7 @@ def test_a_solution_leads_to_a_schedule() -> None:
 
 @pytest.mark.parametrize("memory", ["paged", "contiguous"])
 def test_schedule_bound_and_certificate_belong_together(memory: str) -> None:
-    result = solve(PARTS, "flow-parts", memory=memory, time_limit=0.4)  # type: ignore[arg-type]
+    result = solve(PARTS, "flow-parts", memory=memory, time_limit=0.2)  # type: ignore[arg-type]
     assert result.schedule is not None
     assert result.schedule.method == "flow-parts"
     assert result.makespan_ns is not None
@@ -138,8 +140,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("memory", ["paged", "contiguous"])
+@pytest.mark.parametrize(("name", "memory"), crossed(tuple(VARIANTS), ("paged", "contiguous"), of=2))
 def test_every_variant_has_a_checked_schedule_above_its_bound(name: str, memory: str) -> None:
     instance = VARIANTS[name]
     result = solve(instance, "flow-parts", memory=memory, time_limit=0.2)  # type: ignore[arg-type]
@@ -178,7 +179,7 @@ def test_whole_tensors_are_refused_with_the_way_out(
 
 
 def test_a_comparison_sets_parts_beside_their_own_bound() -> None:
-    found = compare(WHOLE, ["flow-parts", "modnn"], time_limit=0.5, memory="paged")
+    found = compare(WHOLE, ["flow-parts", "modnn"], time_limit=0.2, memory="paged")
     parts, whole = found.as_dict()["results"]
     assert (parts["variant"], whole["variant"]) == ("parts", "whole")
     assert parts["lower_bound_ns"] <= parts["makespan_ns"] < whole["makespan_ns"]

@@ -67,7 +67,7 @@ def test_a_bound_that_meets_a_schedule_is_refined_no_further(monkeypatch: pytest
     assert best.lower_bound_ns == least
 
 
-@pytest.mark.parametrize("seed", mostly_slow(range(25), range(0, 25, 3)))
+@pytest.mark.parametrize("seed", mostly_slow(range(25), range(0, 25, 5)))
 def test_refined_bounds_of_tiny_instances(seed: int) -> None:
     instance = tiny_instance(seed)
     schedule = brute_force(instance, "divisible")
@@ -78,7 +78,7 @@ def test_refined_bounds_of_tiny_instances(seed: int) -> None:
     assert compute_bound(instance).lower_bound_ns <= refined.certified_ns <= refined.lower_bound_ns
 
 
-@pytest.mark.parametrize("seeds", sampled(range(12), range(0, 60, 60)))
+@pytest.mark.parametrize("seeds", sampled(range(6), range(0, 60, 60)))
 def test_in_paged_memory_bounds_count_whole_pages(seeds: range) -> None:
     """Blocks of 7/10 of a page and its multiples: pages make the optimum longer, and the bound follows."""
     higher = tight = certified = 0
@@ -203,7 +203,7 @@ def test_models_of_parts_grow_faster_for_they_take_less_time() -> None:
     ]
 
 
-@pytest.mark.parametrize("seeds", sampled(range(6, 8), range(0, 42, 7)))
+@pytest.mark.parametrize("seeds", sampled(range(6, 7), range(0, 42, 7)))
 def test_every_model_of_large_programs_on_tiny_ones_is_a_bound(seeds: range) -> None:
     """Windows of one task and more, those of the ends, merged versions, whole algorithms, all copies long."""
     tiny = Thresholds(first=2, large=3, window=1, ends=(2, 3), finding=(2, 3), choosing=2, long=0.0)

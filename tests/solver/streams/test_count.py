@@ -105,7 +105,7 @@ def test_a_layer_whose_kernels_all_exceed_the_device_has_no_repaired_solution() 
 @pytest.mark.parametrize(
     "layer",
     [
-        pytest.param(layer, id=layer.name, marks=[pytest.mark.slow] if i % 6 else [])
+        pytest.param(layer, id=layer.name, marks=[pytest.mark.slow] if i % 9 else [])
         for i, layer in enumerate(TABLE_5)
     ],
 )
