@@ -192,7 +192,7 @@ def test_limits_reach_the_method(chain: Instance, toys: Toys, keep: Method) -> N
 
     toys(spy=spy)
     roomy = msgspec.structs.replace(chain, budget_bytes=16 * MIB)
-    comparison = compare(roomy, time_limit=2.5, seed=7, workers=2, memory="paged")
+    comparison = compare(roomy, time_limit=2.5, seed=7, workers=2, memory="paged", refine=False)
     assert seen == [Limits(time_limit=2.5, seed=7, workers=2, memory="paged")]
     assert comparison.rows[0].schedules[0].memory_model == "paged"
     assert comparison.as_dict()["results"][0]["memory_model"] == "paged"

@@ -258,7 +258,7 @@ def test_a_region_holds_what_is_never_together(masked: Instance) -> None:
     crossed(
         *(("googlenet", "resnet18"), STRATEGIES, ("contiguous", "paged")),
         *(("duplex", "single"), ("paper", "executable")),
-        of=3,
+        of=5,
     ),
 )
 def test_networks_with_forks_joins_and_norms(

@@ -21,6 +21,8 @@ from pebbler.instances.workload import Workload
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Operation, Schedule
 
+from ...samples import crossed
+
 Memory = Literal["contiguous", "paged"]
 
 MIB = 1024 * 1024
@@ -241,9 +243,12 @@ def test_a_memory_budget_keeps_what_a_knapsack_chooses() -> None:
     assert len(kept[0]) < len(kept[2]) < len(kept[-1])
 
 
-def test_the_greatest_memory_budget_that_fits_is_taken() -> None:
+@pytest.mark.parametrize(
+    "budgets", [("60%", "90%"), pytest.param(("60%", "75%", "90%"), marks=pytest.mark.slow)], ids=len
+)
+def test_the_greatest_memory_budget_that_fits_is_taken(budgets: tuple[str, ...]) -> None:
     times = []
-    for budget in ("60%", "75%", "90%"):
+    for budget in budgets:
         instance = planned(Workload("gpt2", 8, "a100").instance(budget))
         times.append(solved("torch-memory-budget", instance, "paged").makespan_ns)
         if budget == "60%":
@@ -480,8 +485,7 @@ def test_tasks_that_run_once_cannot_be_computed_again(name: str) -> None:
         find_method(name).call(transformer(again=False), Limits())
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+@pytest.mark.parametrize(("name", "memory"), crossed(NAMES, ("contiguous", "paged"), of=2))
 def test_schedules_of_gpt2_are_valid(name: str, memory: Memory) -> None:
     info = find_method(name)
     instance = Workload("gpt2", 4, "a100").instance("90%")

@@ -102,7 +102,13 @@ def test_what_has_no_places_leads_the_search_for_them(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("network", "budget"),
-    [("resnet34", "75%"), pytest.param("vgg16", "1.05xMmin", marks=pytest.mark.slow)],
+    [
+        ("resnet18", "75%"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("resnet34", "75%"), ("vgg16", "1.05xMmin"))
+        ),
+    ],
 )
 def test_whoever_runs_it_again_gets_the_same(network: str, budget: str) -> None:
     instance = Workload(network, 64, "v100").instance(budget)

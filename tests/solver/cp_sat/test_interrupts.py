@@ -26,7 +26,7 @@ for integrality in ("none", "all"):
     "cp-sat": """
 from pebbler.instances.workload import Workload
 from pebbler.solver.solve import solve
-solve(Workload("lenet", 64, "k40").instance("1.1xMmin"), "cp-sat", time_limit=0.3)
+solve(Workload("lenet", 64, "k40").instance("1.1xMmin"), "cp-sat", time_limit=0.1)
 """,
     "packing": """
 import random, sys
@@ -38,7 +38,7 @@ made = []
 for i in range(300):
     first = rng.randint(0, 900)
     made.append(Buffer(str(i), first, first + rng.randint(1, 900), rng.randint(1, 40)))
-packing.pack(tuple(made), time_limit=0.3)
+packing.pack(tuple(made), time_limit=0.1)
 assert "ortools.sat.python.cp_model" in sys.modules
 """,
 }
