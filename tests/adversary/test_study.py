@@ -19,6 +19,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> dict[str, Theorem]:
     chosen: dict[str, Theorem] = {}
     monkeypatch.setattr(theorems, "THEOREMS", chosen)
     monkeypatch.setattr(study, "THEOREMS", chosen)
+    monkeypatch.setattr(study, "COUNT", 40)
 
     @theorem("docs/flow.md", Shape(tasks=1, blocks=2))
     def sound(case: Case) -> Iterator[Claim]:
