@@ -81,11 +81,12 @@ def test_flow_is_never_above_the_optimum(first: int) -> None:
 
 
 @pytest.mark.parametrize("ending", ["host", "device"])
-@pytest.mark.parametrize("first", chunks(range(0, 40, 10)))
-def test_what_must_end_somewhere_is_counted(first: int, ending: str) -> None:
-    rng = Random(first)
+@pytest.mark.parametrize("count", counts(10, 40))
+def test_what_must_end_somewhere_is_counted(count: int, ending: str) -> None:
+    """Only a few bounds rise, so they are counted over all draws together."""
+    rng = Random(0)
     risen = solved = 0
-    for instance in without_recomputation(range(first, first + 10)):
+    for instance in without_recomputation(range(count)):
         d = rng.choice([d for d, b in enumerate(instance.blocks) if b.offload_ns is not None])
         block = msgspec.structs.replace(instance.blocks[d], finally_=ending)
         changed = msgspec.structs.replace(
@@ -98,7 +99,7 @@ def test_what_must_end_somewhere_is_counted(first: int, ending: str) -> None:
         with_end = lower(changed, range(len(changed.tasks)), "all")
         assert with_end <= schedule.makespan_ns
         risen += with_end > lower(instance, range(len(instance.tasks)), "all")
-    assert solved >= 5
+    assert solved >= count / 2
     assert risen >= 1
 
 
