@@ -113,7 +113,7 @@ class Rows:
         found: dict[str, Counter[tuple[float, ...]]] = defaultdict(Counter)
         for family, terms, low, high in self.rows:
             values = sorted(value for value in terms.values() if abs(value) > 1e-12)
-            found[family][tuple(round(float(value), 6) + 0.0 for value in (low, high, *values))] += 1
+            found[family][tuple(round(float(value), 4) + 0.0 for value in (low, high, *values))] += 1
         return found
 
     # --- sets and parameters ------------------------------------------------------------------------
@@ -1014,7 +1014,7 @@ def patterns_of(linear: LinearModel, rows: RowFamilies) -> dict[str, Counter[tup
     for family in rows:
         found[family] = Counter(
             tuple(
-                round(float(value), 6) + 0.0
+                round(float(value), 4) + 0.0
                 for value in (linear.row_lower[row], linear.row_upper[row], *sorted(entries[row]))
             )
             for row in rows[family].tolist()
