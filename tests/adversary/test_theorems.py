@@ -86,7 +86,7 @@ CARRIED = [name for name, theorem in THEOREMS.items() if theorem.takes({"carried
 """Theorems that are about instances with carried blocks, too."""
 
 
-@pytest.mark.parametrize("host_budget", [False, True])
+@pytest.mark.parametrize("host_budget", [False, pytest.param(True, marks=SLOW)])
 @pytest.mark.parametrize(("name", "share"), list(shares(CARRIED)))
 def test_no_bound_is_above_a_schedule_that_can_be_repeated(
     name: str, host_budget: bool, share: float
@@ -128,7 +128,7 @@ REACHED = {
             name,
             keys,
             id=f"{name}-{'-'.join(keys)}",
-            marks=[] if name == SEARCH or (len(keys) == 1 and not theorem.is_slow) else [pytest.mark.slow],
+            marks=[] if len(keys) == 1 and not theorem.is_slow else SLOW,
         )
         for name, theorem in THEOREMS.items()
         for keys in MACHINES
