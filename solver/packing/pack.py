@@ -1,9 +1,9 @@
 """Dynamic storage allocation: addresses for buffers whose lifetimes are fixed, as low as possible.
 
 First fit in a few orders comes first. Then each group of buffers that time connects is searched by
-`PackingSearch` for a packing of the wanted height. OR-Tools' CP-SAT follows (two-dimensional packing, with
-the live bytes as a cumulative resource). The height that is proven to be needed and the height that was found
-are kept apart throughout.
+`PackingSearch` for a packing of the wanted height, or for the lowest one. OR-Tools' CP-SAT follows
+(two-dimensional packing, with the live bytes as a cumulative resource). The height that is proven to be
+needed and the height that was found are kept apart throughout.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from functools import reduce
 from math import gcd
 
-import numpy as np
-
 from ...heuristics.clock import LEAST, left
 from ...heuristics.methods import Limits
 from ...instances.arguments import quoted, require_kind
@@ -28,16 +26,14 @@ from ...validate.packing import check_packing
 from ..cp_sat.interrupts import load_cp_sat
 from ..result import Status
 from .cp_sat import pack_by_cp_sat
+from .descent import Trial, search_lowest
 from .groups import Group, connected, first_fit
-from .search import Answer, PackingSearch, load_search
+from .search import Answer, load_search
 
 _log = logging.getLogger(__name__)
 
 LARGEST_SEARCH = 2_000
 """Number of buffers of a group above which the search is left out, as its memory grows with their square."""
-
-_STEPS_OF_A_TURN = 20_000_000
-"""Steps of a search in one turn, about 15 ms on one core."""
 
 _TURNS = 1_500
 """Number of turns after which the search gives way to CP-SAT."""
@@ -278,30 +274,14 @@ class _Work:
             self._cp_sat(group)
 
     def _search(self, group: Group) -> None:
-        """Look for a packing of the target height, or prove that there is none."""
-        target, left = self.target(), self.left()
-        until = None if left is None else time.monotonic() + left / 2
-        searches = [
-            PackingSearch(
-                group.first[order], group.last[order], group.size[order], group.alignment[order], target
-            )
-            for order in group.orders
-        ]
-        nodes = max(_STEPS_OF_A_TURN // int(len(group.size) + (group.last - group.first).sum()), 1)
-        for turn in range(_FEW_TURNS if self.little else _TURNS):
-            which = turn % len(searches)
-            answer = searches[which].run(nodes)
-            if answer == Answer.FOUND:
-                offsets = np.empty_like(searches[which].offsets)
-                offsets[group.orders[which]] = searches[which].offsets
-                group.offsets = offsets
-            if answer == Answer.IMPOSSIBLE:
-                self.lower = max(self.lower, target + 1)
-            if answer != Answer.OPEN:
-                _log.info("search at %d of %d: %s", target, group.height(), answer.name.lower())
-                return
-            if until is not None and time.monotonic() > until:
-                return
+        """Look for a packing of the capacity, or for the lowest one; or prove that there is none."""
+        left = self.left()
+        until = math.inf if left is None else time.monotonic() + left / 2
+        turns = _FEW_TURNS if self.little else _TURNS
+        if self.capacity is None:
+            self.lower = search_lowest(group, self.lower, turns, until)
+        elif Trial(group, self.capacity).run(turns, until) == Answer.IMPOSSIBLE:
+            self.lower = max(self.lower, self.capacity + 1)
 
     def _cp_sat(self, group: Group) -> None:
         """Let CP-SAT look for lower packings and raise the bound."""

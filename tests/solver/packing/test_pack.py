@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import math
 import os
 import random
 import signal
@@ -22,9 +23,11 @@ from pebbler.heuristics.clock import until
 from pebbler.instances.buffers import Buffer, read_buffers, write_offsets
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.units import ceil_to
+from pebbler.solver.packing import descent
 from pebbler.solver.packing import pack as packing
 from pebbler.solver.packing import search as packing_search
 from pebbler.solver.packing.cp_sat import pack_by_cp_sat
+from pebbler.solver.packing.descent import Trial, search_lowest
 from pebbler.solver.packing.groups import Group
 from pebbler.solver.packing.pack import pack, places
 from pebbler.solver.packing.search import Answer, Integers, PackingSearch
@@ -188,6 +191,46 @@ def test_a_search_that_is_stopped_goes_on_from_where_it_was() -> None:
     assert in_steps.offsets.tolist() == at_once.offsets.tolist()
 
 
+@pytest.mark.parametrize("aligned", [False, True])
+def test_the_lowest_is_found_and_proven_without_cp_sat(aligned: bool) -> None:
+    """Also where the bound cannot be reached, and where first fit has not been there."""
+    above = 0
+    for buffers in [GAP, *(random_buffers(seed, 6, aligned=aligned) for seed in range(100, 125))]:
+        group, least = stacked(buffers), least_height(buffers)
+        above += least > group.lower
+        assert search_lowest(group, group.lower, 100, math.inf) == least
+        assert group.height() == least
+        assert check_packing(buffers, group.placed().tolist(), least) == ()
+    assert above
+
+
+def test_heights_above_a_bound_that_is_not_reached_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No search under a height finds anything, and one at it finds a packing of just that height."""
+    buffers = random_buffers(9, 60, horizon=30)
+    group = stacked(buffers)
+    lower, least, before = group.lower, group.lower + 20, group.height()
+
+    class Hard(Trial):
+        def run(self, turns: int, until: float) -> Answer:
+            if self.target < least:
+                self.turns += turns
+                return Answer.OPEN
+            group.offsets = np.full(len(buffers), self.target) - group.size
+            return Answer.FOUND
+
+    monkeypatch.setattr(descent, "Trial", Hard)
+    assert search_lowest(group, lower, 1000, math.inf) == lower
+    assert least <= group.height() <= least + 2 < before
+
+
+def test_a_descent_ends_with_its_turns_and_its_time() -> None:
+    for turns, until in ((1, math.inf), (10**9, -math.inf)):
+        group = stacked(random_buffers(9, 400, horizon=200))
+        before = group.height()
+        assert search_lowest(group, group.lower, turns, until) == group.lower
+        assert group.height() <= before
+
+
 def test_the_search_is_the_same_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     buffers = random_buffers(5, 8)
     compiled = search_of(buffers, 17)
@@ -285,7 +328,7 @@ def test_groups_that_never_meet_are_packed_apart(monkeypatch: pytest.MonkeyPatch
         sought.append(len(first))
         return PackingSearch(first, *others)
 
-    monkeypatch.setattr(packing, "PackingSearch", noted)
+    monkeypatch.setattr(descent, "PackingSearch", noted)
     buffers = [
         Buffer(f"{b.id}{i}", b.lower + 10 * i, b.upper + 10 * i, b.size) for i in range(3) for b in WINDMILL
     ]
