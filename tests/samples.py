@@ -10,7 +10,7 @@ import pytest
 
 BY_LAYERS = (
     *("checkpoint-layers", "torchtitan-selective", "transformers-offload", "hidden-states-offload"),
-    "megatron-offload",
+    *("megatron-offload", "torchtitan-offload"),
 )
 """Methods for networks with named layers that repeat, which refuse all else."""
 

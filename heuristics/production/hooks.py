@@ -56,6 +56,51 @@ class Hooks(Recomputation):
         self.builder.release(d)
 
 
+class Deferred(Hooks):
+    """All copies are on one other stream, and compute waits for a copy out later than it would have to.
+
+    Parameters
+    ----------
+    builder, policy, most_workspace, packed_after
+        As for `Hooks`.
+    awaited_after
+        For each hosted block, the task after which compute waits for its copy out, and lets it go.
+    """
+
+    def __init__(
+        self,
+        builder: ProgramBuilder,
+        policy: Policy,
+        most_workspace: int,
+        packed_after: Mapping[int, int],
+        awaited_after: Mapping[int, int],
+    ) -> None:
+        super().__init__(builder, policy, most_workspace, packed_after)
+        self.awaited: dict[int, list[int]] = defaultdict(list)
+        for d, k in awaited_after.items():
+            self.awaited[k].append(d)
+        self.copies: dict[int, int] = {}
+
+    def _pack(self, d: int) -> None:
+        self.copies[d] = self.builder.offload(d, after=self.last_run)
+
+    def _forget(self, d: int) -> None:
+        if d not in self.copies:
+            super()._forget(d)
+
+    def _leave(self, k: int) -> None:
+        super()._leave(k)
+        for d in self.awaited.get(k, ()):
+            self.waits.add(self.copies[d])
+            self.builder.release(d)
+
+    def _early(self, d: int) -> None:
+        self.builder.prefetch(d, after=self.last_run)
+
+    def _fetch(self, d: int) -> None:
+        self._early(d)
+
+
 class Reloading(Hooks):
     """What comes back early does so on a stream of its own, once the computation so far has ended."""
 

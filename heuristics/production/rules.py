@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+from msgspec import UNSET
+
 from ...instances.instance import Instance
 from ...instances.memory import live_bytes, with_budget
 from ...instances.units import LARGEST
@@ -19,7 +21,7 @@ from ..methods import Answer, Limits, Refusal, register
 from ..program.sketch import Sketch
 from ..recomputation.plan import NOTHING_AGAIN, Policy, issued, recomputed, restorable, turn
 from ..recomputation.rules import planned
-from .hooks import Hooks, OnComputeStream, Reloading, Stashing, Synchronous
+from .hooks import Deferred, Hooks, OnComputeStream, Reloading, Stashing, Synchronous
 from .modules import modules
 from .partition import Partition, load_networkx
 from .saved import LayerGroup, Operators, activations, layer_groups, layers_of, saved_by
@@ -29,6 +31,9 @@ _LEAST_STASHED = 1024
 
 _STEPS = 20
 """Number of steps in which budgets of torch are tried, from 1 to 0."""
+
+_LEAST_OFFLOADED = 4096
+"""Bytes below which torchtitan leaves a tensor on the device."""
 
 _LEAST_MOVED = 5 * 1024 * 1024
 """Bytes below which DeepCompile leaves a tensor on the device."""
@@ -80,6 +85,59 @@ def torchtitan_selective(instance: Instance, limits: Limits) -> Answer:
                 kept.update(instance.tasks[k].outputs)
     policy = Policy(_dropped(instance, groups) - kept)
     return Answer(recomputed(instance, limits, policy, "torchtitan-selective"))
+
+
+@register(
+    "torchtitan-offload",
+    "as checkpoint-layers, with outputs of linear operators, attention and layers on the host",
+    "torchtitan, graph_trainer: memory_policy sac_and_offload",
+    shown="named",
+    transform=planned,
+)
+@limited
+def torchtitan_offload(instance: Instance, limits: Limits) -> Answer:
+    """Compute cheap operators of repeated layers again, and offload what the backward pass reads of the rest.
+
+    A tensor is copied out once it is made, and compute waits for that at the end of the next layer, or of the
+    last one that reads it. It comes back when the backward pass begins with the layer after its own. What the
+    last layer makes stays, and so does what is read only to compute again. Where host memory ends, the
+    largest tensors leave that it has room for.
+
+    Raises
+    ------
+    Refusal
+        As `checkpoint_layers`; when a tensor cannot be copied.
+    """
+    groups, operators = layer_groups(instance), Operators(instance)
+    kept = {
+        d
+        for group in groups
+        for k in group.forward
+        if operators.is_linear(k) or operators.is_attention(k)
+        for d in instance.tasks[k].outputs
+    }
+    dropped = _dropped(instance, groups) - kept
+    end, ends = turn(instance), _region_ends(instance, groups)
+    layer_of = {k: i for i, group in enumerate(groups[:-1]) for k in group.forward}
+    made = {d: instance.writers[d][0] for d in activations(instance)}
+    leaving = [d for d in made if made[d] in layer_of and d not in dropped]
+    hosted = _within(instance, [d for d in leaving if instance.blocks[d].bytes >= _LEAST_OFFLOADED])
+    packed = {d: max(k for k in instance.writers[d] if k < end) for d in hosted}
+    last_read = _last_read(instance, hosted)
+    awaited = {d: max(ends[min(ends[made[d]] + 1, end - 1)], ends[last_read[d]]) for d in hosted}
+    ahead: dict[int, tuple[int, ...]] = {}
+    for d in sorted(hosted, key=lambda d: next(k for k in instance.uses[d] if k >= end)):
+        if after := groups[layer_of[made[d]] + 1].backward:
+            ahead[after[0]] = (*ahead.get(after[0], ()), d)
+    policy = Policy(dropped, set(hosted), kept, ahead)
+    schedule = issued(
+        instance,
+        limits,
+        "torchtitan-offload",
+        lambda builder, most: Deferred(builder, policy, most, packed, awaited),
+        one_copy_queue=True,
+    )
+    return Answer(schedule)
 
 
 @register(
@@ -351,6 +409,30 @@ def _packed(instance: Instance, groups: Sequence[LayerGroup]) -> dict[int, int]:
         for group in groups
         for d in group.inputs
     }
+
+
+def _region_ends(instance: Instance, groups: Sequence[LayerGroup]) -> list[int]:
+    """Return, per task of the forward pass, the last of the tasks in a row that belong to the same group."""
+    group_of = {k: i for i, group in enumerate(groups) for k in group.forward}
+    ends = list(range(turn(instance)))
+    for k in reversed(ends[:-1]):
+        if group_of.get(k) == group_of.get(k + 1):
+            ends[k] = ends[k + 1]
+    return ends
+
+
+def _within(instance: Instance, blocks: Sequence[int]) -> list[int]:
+    """Return the largest of some blocks for which the host has room beside data that is there before."""
+    if instance.host_budget_bytes is UNSET:
+        return list(blocks)
+    there = (block.bytes for block in instance.blocks if block.initially != "absent")
+    room = instance.host_budget_bytes - sum(there)
+    taken: set[int] = set()
+    for d in sorted(blocks, key=lambda d: -instance.blocks[d].bytes):
+        if instance.blocks[d].bytes <= room:
+            room -= instance.blocks[d].bytes
+            taken.add(d)
+    return [d for d in blocks if d in taken]
 
 
 def _floor(instance: Instance, moved: Sequence[int]) -> int:

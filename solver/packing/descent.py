@@ -67,7 +67,7 @@ class Trial:
 
 
 def search_lowest(group: Group, lower: int, most_turns: int, until: float) -> int:
-    """Look for the lowest packing of a group: at the bound, and at some heights between it and the best packing.
+    """Look for the lowest packing of a group: at the bound, and between it and the best packing.
 
     Where the bound cannot be reached, a search there finds nothing; and which of the heights above it is
     found soon is a matter of luck. So there are rounds, each with twice the effort of the last one: one half

@@ -33,6 +33,7 @@ NAMES = (
     "torchtitan-selective",
     "transformers-offload",
     "hidden-states-offload",
+    "torchtitan-offload",
     "trl-offload",
     "megatron-offload",
     "deepcompile-offload",
@@ -302,6 +303,57 @@ def test_hidden_states_come_back_while_the_layer_after_them_runs() -> None:
     assert alone < schedule.makespan_ns < solved("transformers-offload", instance).makespan_ns
 
 
+def test_what_selective_checkpoints_keep_leaves_and_comes_back_a_layer_early() -> None:
+    """Norms are made again, what the other operators save is on the host, and so is a layer's output.
+
+    The last layer's stays. Compute waits for a copy out at the end of the layer after the tensor's own.
+    """
+    instance = transformer(layers=4, copy=15)
+    schedule = solved("torchtitan-offload", instance)
+    left = [f"{saved}{i}" for i in range(3) for saved in ("a", "c")]
+    sums = [f"x{i + 1}" for i in range(3)]
+    assert sorted(names_of(instance, schedule, "offload")) == sorted([*left, *sums])
+    assert names_of(instance, schedule, "offload") == [
+        f"{one}{i + (one == 'x')}" for i in range(3) for one in "acx"
+    ]
+    assert names_of(instance, schedule, "prefetch") == [
+        name for i in (2, 1, 0) for name in (f"x{i + 1}", f"c{i}", f"a{i}")
+    ]
+    assert names_of(instance, schedule, "run") == [f"FP(h{i}_norm)" for i in (3, 2, 1, 0)]
+    begins, ends = {}, {}
+    for o in runs(schedule):
+        assert o.task is not None
+        begins.setdefault(instance.tasks[o.task].name, o.start_ns)
+        ends.setdefault(instance.tasks[o.task].name, o.end_ns)
+    for copy in copies(schedule, "prefetch"):
+        name = instance.blocks[copy.block or 0].name
+        layer = int(name[1:]) - (name[0] == "x")
+        assert copy.start_ns >= begins[f"BP(h{layer + 1}_second)"]
+    for copy in copies(schedule, "offload"):
+        maker = instance.writers[copy.block or 0][0]
+        assert copy.start_ns >= ends[instance.tasks[maker].name]
+    busy = sorted((o.start_ns, o.end_ns) for o in schedule.operations if o.kind in ("offload", "prefetch"))
+    assert all(end <= start for (_, end), (start, _) in pairwise(busy))
+
+
+def test_compute_waits_for_what_leaves_at_the_end_of_the_next_layer() -> None:
+    instance = transformer(layers=4, copy=100)
+    schedule = solved("torchtitan-offload", instance)
+    out = {instance.blocks[o.block or 0].name: o for o in copies(schedule, "offload")}
+    begins = {instance.tasks[o.task or 0].name: o.start_ns for o in reversed(runs(schedule))}
+    assert begins["FP(h1_norm)"] < out["a0"].end_ns + 100 <= out["x1"].end_ns <= begins["FP(h2_norm)"]
+    assert begins["FP(h2_add)"] < out["x2"].end_ns <= begins["FP(h3_norm)"]
+
+
+def test_the_largest_leave_that_the_host_has_room_for() -> None:
+    large = {"x1": 40, "c0": 30, "a2": 20}
+    instance = transformer(layers=4)
+    blocks = tuple(replace(block, bytes=large.get(block.name, 10) * MIB) for block in instance.blocks)
+    for room, expected in ((100, {"x1", "c0", "a2", "a0"}), (75, {"x1", "c0"}), (25, {"a2"}), (5, set())):
+        limited = replace(instance, blocks=blocks, host_budget_bytes=room * MIB)
+        assert set(names_of(limited, solved("torchtitan-offload", limited), "offload")) == expected
+
+
 def test_all_saved_tensors_leave_but_those_of_the_head() -> None:
     instance = transformer()
     schedule = solved("trl-offload", instance)
@@ -472,14 +524,14 @@ def test_refusals_are_sentences(name: str) -> None:
         find_method(name).call(instance, Limits())
 
 
-@pytest.mark.parametrize("name", [*NAMES[2:6], "megatron-offload"])
+@pytest.mark.parametrize("name", [*NAMES[2:7], "megatron-offload"])
 def test_without_repeated_layers_there_is_nothing_to_checkpoint(name: str) -> None:
     instance = Workload("alexnet", 16, "k40").instance("100%")
     with pytest.raises(Refusal, match="no layers repeat"):
         find_method(name).call(instance, Limits())
 
 
-@pytest.mark.parametrize("name", NAMES[2:6])
+@pytest.mark.parametrize("name", NAMES[2:7])
 def test_tasks_that_run_once_cannot_be_computed_again(name: str) -> None:
     with pytest.raises(Refusal, match="nothing can be computed again"):
         find_method(name).call(transformer(again=False), Limits())

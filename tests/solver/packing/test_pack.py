@@ -211,7 +211,7 @@ def test_heights_above_a_bound_that_is_not_reached_are_found(monkeypatch: pytest
     lower, least, before = group.lower, group.lower + 20, group.height()
 
     class Hard(Trial):
-        def run(self, turns: int, until: float) -> Answer:
+        def run(self, turns: int, _: float) -> Answer:
             if self.target < least:
                 self.turns += turns
                 return Answer.OPEN
@@ -224,10 +224,10 @@ def test_heights_above_a_bound_that_is_not_reached_are_found(monkeypatch: pytest
 
 
 def test_a_descent_ends_with_its_turns_and_its_time() -> None:
-    for turns, until in ((1, math.inf), (10**9, -math.inf)):
+    for turns, deadline in ((1, math.inf), (10**9, -math.inf)):
         group = stacked(random_buffers(9, 400, horizon=200))
         before = group.height()
-        assert search_lowest(group, group.lower, turns, until) == group.lower
+        assert search_lowest(group, group.lower, turns, deadline) == group.lower
         assert group.height() <= before
 
 
