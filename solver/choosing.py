@@ -53,9 +53,12 @@ class Choosing(ABC):
         The choice of the warm start, if there is one.
     probing
         Share of the time limit in which is chosen for methods that take longer.
+    widest
+        Greatest number of groups that are changed at once; None: all.
     """
 
     probing = 0.2
+    widest: int | None = None
 
     def __init__(
         self,
@@ -197,7 +200,7 @@ class Choosing(ABC):
         With a time limit, single groups are tried again as long as some change is better.
         """
         groups, limited = self.groups(), self.limits.time_limit is not None
-        best, tries, size = min(found, key=lambda choice: found[choice]), 0, len(groups)
+        best, tries, size = min(found, key=lambda choice: found[choice]), 0, len(groups[: self.widest])
         gains = limited
         while (size > 1 or gains) and (limited or tries < _TRIES):
             size, before = max(-(-size // 2), 1), best

@@ -4,7 +4,8 @@ A few choices are tried: the first of these tasks run on the host, as many as ta
 all, and the others on the device. What is done first on the host has the rest of the round for it, beside the
 device. Methods that know of work on the host plan for the choice that looks best to a little search, which
 also changes the choices: how many of the first tasks run there, and then task by task. Where blocks are
-carried, it looks at a choice with as many of them on the device as have room there, and with a little fewer.
+carried, it looks at a choice with as many of them on the device as have room there, and with a little fewer;
+then sides and places are changed together (`jointly`).
 
 Other methods plan the device's tasks alone. The runs on the host are then added to their programs
 (`heuristics.host_work`).
@@ -13,7 +14,7 @@ Other methods plan the device's tasks alone. The runs on the host are then added
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -30,10 +31,14 @@ from ..validate.check import check
 from ..validate.schedule import Schedule
 from .bounds import why_impossible
 from .choosing import Choice, Choosing
+from .jointly import choose_jointly
 from .steady import Hosted, completed, has_room, ladder, settle, settled, thinned
 
 if TYPE_CHECKING:
     from ..heuristics.search.search import LocalSearch
+
+Placed = Callable[[Instance, Limits], Sequence[Hosted]]
+"""Offers choices of carried blocks that live on the host, where every task has its side."""
 
 _SHARES = (1.0, 0.0, 0.5, 0.25, 0.75)
 """Shares of the host's time for tasks that may run on either side which choices let run there.
@@ -59,6 +64,7 @@ def take_sides(
     offered: Sequence[Choice] = (),
     *,
     bounded: bool = False,
+    placed: Placed | None = None,
 ) -> Answer:
     """Choose the tasks that run on the host, plan with a method, and return its best schedule.
 
@@ -77,19 +83,24 @@ def take_sides(
         Choices that come before those of the rule.
     bounded
         Whether the method bounds the original, whatever the choice.
+    placed
+        Offers carried blocks that may live on the host, when every task has its side.
 
     Raises
     ------
     Refusal
         When the method refuses every choice: the reason that it gives for the first one.
     """
-    return _Siding(instance, info, solve, limits, offered, bounded=bounded).answer()
+    siding = _Siding(instance, info, solve, limits, offered, bounded=bounded)
+    siding.placed = placed
+    return siding.answer()
 
 
 class _Siding(Choosing):
     """The sides of tasks for one call of a method: a choice has those that run on the host."""
 
-    probing = 0.6  # of a large step of an optimizer, each look takes a second
+    probing = 0.5  # of a large step of an optimizer, each look takes a second
+    placed: Placed | None = None
     _shortest = math.inf
     _better = 0  # the places with which the choice that looks best does so
 
@@ -199,9 +210,22 @@ class _Siding(Choosing):
             answer = self._settled(work.device, replace(limits, warm_start=None))
             if answer.schedule is not None:
                 answer = replace(answer, schedule=work.completed(answer.schedule))
+        elif sided.carried and self.info.carries == "read":
+            return self._jointly(choice, sided, limits)
         else:
             answer = self._settled(sided, replace(limits, warm_start=self._start(sided, choice)))
         return replace(answer, schedule=self._whole(choice, answer.schedule))
+
+    def _jointly(self, choice: Choice, sided: Instance, limits: Limits) -> Answer:
+        """Change sides and places together, from those that a choice has and from what is offered for it."""
+        places = self._places(sided)
+        if self.placed is not None:
+            places = [*self.placed(sided, limits), *places]
+        if choice != self.first:
+            limits = replace(limits, warm_start=None)
+        return choose_jointly(
+            self.instance, self.info, self.solve, limits, choice, places, bounded=self.bounded
+        )
 
     def _sketched(self, choice: Choice, search: LocalSearch) -> Schedule | None:
         """Return the schedule that a little search has for a choice."""
@@ -217,8 +241,7 @@ class _Siding(Choosing):
     def _settled(self, instance: Instance, limits: Limits) -> Answer:
         """Call the method for an instance in which every task has its side."""
         if instance.carried and self.info.carries != "chosen":
-            places = self._places(instance)[1:] if self.info.carries == "read" else []
-            return settle(instance, self.info, self.solve, limits, places, bounded=self.bounded)
+            return settle(instance, self.info, self.solve, limits, bounded=self.bounded)
         return self.solve(instance, limits)
 
     def _places(self, sided: Instance, *, proves: bool = True) -> list[Hosted]:

@@ -166,9 +166,7 @@ class _Settling(Choosing):
 
     def groups(self) -> list[list[int]]:
         """Return the blocks that can live on the host, the parts of a tensor together."""
-        if self.info.carries != "read":
-            return []
-        return [group for group in _groups(self.instance) if _can_live_on_host(self.instance, group)]
+        return movable(self.instance) if self.info.carries == "read" else []
 
     def admits(self, choice: Hosted) -> bool:
         """Return whether device and host have room for what is there at both ends."""
@@ -261,6 +259,11 @@ def thinned(instance: Instance, hosted: Hosted, share: float) -> Hosted:
             moved.update(group)
             owed -= size
     return hosted | moved
+
+
+def movable(instance: Instance) -> list[list[int]]:
+    """Return the carried blocks that can live on the host, the parts of a tensor together, by first use."""
+    return [group for group in _groups(instance) if _can_live_on_host(instance, group)]
 
 
 def _within(sizes: Sequence[int], most: float) -> int:

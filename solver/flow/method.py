@@ -44,6 +44,9 @@ from .windows import Windows
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ...heuristics.recomputation.search import RerunSearch
     from ...heuristics.search.search import LocalSearch
     from ...heuristics.search.team import Team
@@ -167,7 +170,7 @@ def _answer(run: type[FlowRun], instance: Instance, limits: Limits) -> Answer:
     seconds = _SECONDS if limits.time_limit is None else limits.time_limit
     began = time.monotonic()
     try:
-        offered = _offered(run, instance, limits, _OFFER_SHARE * seconds)
+        solution = _first_solution(run, instance, limits, _OFFER_SHARE * seconds)
     except KeyboardInterrupt:
         return Answer(None, "interrupted")
     left = max(seconds - (time.monotonic() - began), 0.0)
@@ -175,17 +178,23 @@ def _answer(run: type[FlowRun], instance: Instance, limits: Limits) -> Answer:
     def solve(chosen: Instance, given: Limits) -> Answer:
         return run(chosen, given, original=instance).answer()
 
+    def placed(sided: Instance, rest: Limits) -> list[frozenset[int]]:
+        found = _first_solution(run, sided, rest, _OFFER_SHARE * (rest.time_limit or 0.0))
+        return [hosted_of(*model_and_values, limits.memory) for model_and_values in found]
+
     read = replace_fields(find_method(run.name), carries="read", sides="read")
     given = replace_fields(limits, time_limit=left)
-    choose = take_sides if instance.has_host_work else settle
-    return choose(instance, read, solve, given, offered, bounded=True)
+    if instance.has_host_work:
+        offered = [run_on_host(instance, *model_and_values) for model_and_values in solution]
+        return take_sides(instance, read, solve, given, offered, bounded=True, placed=placed)
+    offered = [hosted_of(*model_and_values, limits.memory) for model_and_values in solution]
+    return settle(instance, read, solve, given, offered, bounded=True)
 
 
-def _offered(run: type[FlowRun], instance: Instance, limits: Limits, seconds: float) -> list[frozenset[int]]:
-    """Return what runs on the host, or the places of carried blocks, in a solution of FLOW.
-
-    There is none if it is not found in some seconds.
-    """
+def _first_solution(
+    run: type[FlowRun], instance: Instance, limits: Limits, seconds: float
+) -> list[tuple[FlowModel, NDArray[np.float64]]]:
+    """Return FLOW on few checkpoints and its solution, if that is found in some seconds."""
     modelled = in_pages(instance) if limits.memory == "paged" else instance
     thresholds = run.thresholds
     few = thresholds.first_hosted if instance.has_host_work else thresholds.finding[0]
@@ -200,11 +209,7 @@ def _offered(run: type[FlowRun], instance: Instance, limits: Limits, seconds: fl
         except TimeoutError:
             worker.stop()
             values = None
-    if values is None:
-        return []
-    if instance.has_host_work:
-        return [run_on_host(instance, model, values)]
-    return [hosted_of(model, values, limits.memory)]
+    return [] if values is None else [(model, values)]
 
 
 class FlowRun:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...heuristics.loading import kernels, loads
 from ...heuristics.methods import Answer, Limits, Refusal, register
+from ...heuristics.production.partition import load_networkx
 from ...heuristics.recomputation.reruns import staying
 from ...heuristics.recomputation.rules import planned
 from ...heuristics.search.method import RULES as SEARCH_RULES
@@ -39,7 +40,7 @@ _TRANSFERS = "transfers"
     transform=planned,
     rules=(*RULES, *SEARCH_RULES, _TRANSFERS),
 )
-@loads(begin_solver, kernels, load_solver, load_packing)
+@loads(begin_solver, kernels, load_solver, load_packing, load_networkx)
 def flow_recompute(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW with recomputation on more and more checkpoints, and search for schedules meanwhile.
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from ...heuristics.clock import OutOfTime, until
 from ...heuristics.loading import kernels, loads
 from ...heuristics.methods import Answer, Limits, Refusal, register
+from ...heuristics.production.partition import load_networkx
 from ...heuristics.program.placement import build_program
 from ...heuristics.recomputation.reruns import algorithms_of, staying
 from ...heuristics.recomputation.rules import planned
@@ -83,7 +84,7 @@ Local search gives a schedule and a start for the integer program.
     transform=planned,
     rules=(_STATES, _SEARCH),
 )
-@loads(begin_solver, kernels, load_solver, load_packing)
+@loads(begin_solver, kernels, load_solver, load_packing, load_networkx)
 def checkmate(instance: Instance, limits: Limits) -> Answer:
     """Search the states; then solve the integer program for a schedule, and its relaxation for a bound.
 

@@ -46,7 +46,7 @@ print(sorted(late & {"numpy", "numba", "networkx", "ortools", "pandas", "pulp", 
         *("torch-compile", "flow"),
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("modnn", "knapsack-rule", "cp-sat", "flow-recompute", "poet")
+            for name in ("modnn", "knapsack-rule", "cp-sat", "flow-recompute", "checkmate", "poet")
         ),
     ],
 )
