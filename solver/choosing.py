@@ -55,6 +55,8 @@ class Choosing(ABC):
         Share of the time limit in which is chosen for methods that take longer.
     widest
         Greatest number of groups that are changed at once; None: all.
+    hurried
+        Whether choosing took all of its time, so that more of it might find something better.
     """
 
     probing = 0.2
@@ -76,6 +78,7 @@ class Choosing(ABC):
         self.began, self.deadline = time.monotonic(), time.monotonic() + seconds
         self.best: Schedule | None = None
         self.ended: list[str] = []
+        self.hurried = False
         self.first = None if limits.warm_start is None else self.choice_of(limits.warm_start)
         self._lock, self._least = Lock(), math.inf
         self._sketch: Callable[[], Schedule | None] = _no_schedule
@@ -159,9 +162,12 @@ class Choosing(ABC):
         found = dict.fromkeys(choices, math.inf)
         deadline = self.began + self.probing * (self.deadline - self.began)
         if len(choices) > 1:
-            with suppress(OutOfTime), until(deadline, LEAST):
-                self.look_at(choices, found)
-                self.improve(found)
+            try:
+                with until(deadline, LEAST):
+                    self.look_at(choices, found)
+                    self.improve(found)
+            except OutOfTime:
+                self.hurried = True
         start = self.limits.warm_start
         if start is not None and self.first is not None:
             found[self.first] = min(found[self.first], start.makespan_ns)

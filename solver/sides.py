@@ -5,7 +5,7 @@ all, and the others on the device. What is done first on the host has the rest o
 device. Methods that know of work on the host plan for the choice that looks best to a little search, which
 also changes the choices: how many of the first tasks run there, and then task by task. Where blocks are
 carried, it looks at a choice with as many of them on the device as have room there, and with a little fewer;
-then sides and places are changed together (`jointly`).
+then, if there is time, sides and places are changed together (`jointly`).
 
 Other methods plan the device's tasks alone. The runs on the host are then added to their programs
 (`heuristics.host_work`).
@@ -99,7 +99,7 @@ def take_sides(
 class _Siding(Choosing):
     """The sides of tasks for one call of a method: a choice has those that run on the host."""
 
-    probing = 0.5  # of a large step of an optimizer, each look takes a second
+    probing = 0.6  # of a large step of an optimizer, each look takes a second
     placed: Placed | None = None
     _shortest = math.inf
     _better = 0  # the places with which the choice that looks best does so
@@ -210,22 +210,16 @@ class _Siding(Choosing):
             answer = self._settled(work.device, replace(limits, warm_start=None))
             if answer.schedule is not None:
                 answer = replace(answer, schedule=work.completed(answer.schedule))
-        elif sided.carried and self.info.carries == "read":
-            return self._jointly(choice, sided, limits)
+        elif sided.carried and self.info.carries == "read" and not self.hurried:
+            if choice != self.first:
+                limits = replace(limits, warm_start=None)
+            places = [*self._offered(sided, limits), *self._places(sided)]
+            return choose_jointly(
+                self.instance, self.info, self.solve, limits, choice, places, bounded=self.bounded
+            )
         else:
             answer = self._settled(sided, replace(limits, warm_start=self._start(sided, choice)))
         return replace(answer, schedule=self._whole(choice, answer.schedule))
-
-    def _jointly(self, choice: Choice, sided: Instance, limits: Limits) -> Answer:
-        """Change sides and places together, from those that a choice has and from what is offered for it."""
-        places = self._places(sided)
-        if self.placed is not None:
-            places = [*self.placed(sided, limits), *places]
-        if choice != self.first:
-            limits = replace(limits, warm_start=None)
-        return choose_jointly(
-            self.instance, self.info, self.solve, limits, choice, places, bounded=self.bounded
-        )
 
     def _sketched(self, choice: Choice, search: LocalSearch) -> Schedule | None:
         """Return the schedule that a little search has for a choice."""
@@ -241,8 +235,15 @@ class _Siding(Choosing):
     def _settled(self, instance: Instance, limits: Limits) -> Answer:
         """Call the method for an instance in which every task has its side."""
         if instance.carried and self.info.carries != "chosen":
-            return settle(instance, self.info, self.solve, limits, bounded=self.bounded)
+            places = self._offered(instance, limits)
+            if self.info.carries == "read":
+                places = [*places, *self._places(instance)[1:]]
+            return settle(instance, self.info, self.solve, limits, places, bounded=self.bounded)
         return self.solve(instance, limits)
+
+    def _offered(self, sided: Instance, limits: Limits) -> Sequence[Hosted]:
+        """Return the places of carried blocks that the caller offers."""
+        return [] if self.placed is None else self.placed(sided, limits)
 
     def _places(self, sided: Instance, *, proves: bool = True) -> list[Hosted]:
         """Return places of carried blocks: most on the device, and, if there is room, a little less of it."""
