@@ -161,7 +161,7 @@ class Choosing(ABC):
         choices = self.choices()
         found = dict.fromkeys(choices, math.inf)
         deadline = self.began + self.probing * (self.deadline - self.began)
-        if len(choices) > 1:
+        if len(choices) > 1 or self.groups():
             try:
                 with until(deadline, LEAST):
                     self.look_at(choices, found)
