@@ -56,8 +56,15 @@ class Hooks(Recomputation):
         self.builder.release(d)
 
 
-class Deferred(Hooks):
-    """All copies are on one other stream, and compute waits for a copy out later than it would have to.
+class Reloading(Hooks):
+    """What comes back early does so on a stream of its own, once the computation so far has ended."""
+
+    def _early(self, d: int) -> None:
+        self.builder.prefetch(d, after=self.last_run)
+
+
+class Deferred(Reloading):
+    """Compute waits for a copy out later than it would have to, and a block is on the device until then.
 
     Parameters
     ----------
@@ -94,18 +101,8 @@ class Deferred(Hooks):
             self.waits.add(self.copies[d])
             self.builder.release(d)
 
-    def _early(self, d: int) -> None:
-        self.builder.prefetch(d, after=self.last_run)
-
     def _fetch(self, d: int) -> None:
         self._early(d)
-
-
-class Reloading(Hooks):
-    """What comes back early does so on a stream of its own, once the computation so far has ended."""
-
-    def _early(self, d: int) -> None:
-        self.builder.prefetch(d, after=self.last_run)
 
 
 class Synchronous(Hooks):
