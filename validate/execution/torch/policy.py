@@ -136,6 +136,23 @@ class TrainingPolicy:
 
         return contexts
 
+    def save_ops(self) -> str:
+        """Return what torchtitan's graph trainer saves under ``memory_policy = "full"``, as the plan does.
+
+        It is the value of ``--compile.full_recompute_save_ops``: a module and an operator for each feature
+        map that the plan keeps, or copies to the host. What is random is always saved there, and everything
+        else inside layers is computed again. Lost is that what is copied stays on the device, and that of
+        operators of one kind in a module either all are saved or none.
+        """
+        selectors = [
+            f"{operator.module}::{operator.overload}"
+            for operator in _forward(self._record)
+            if operator.module
+            and operator.draw is None
+            and any(self._chosen.get(s) in ("keep", "offload") for s in operator.outputs)
+        ]
+        return " | ".join(dict.fromkeys(selectors))
+
 
 # --- what a plan does -----------------------------------------------------------------------------------
 

@@ -136,6 +136,36 @@ def test_checkpoints_of_torch_take_the_plan_as_their_policy() -> None:
         policy.context_fn("head")
 
 
+@pytest.mark.parametrize("method", ["memonger-rule", "modnn"])
+def test_torchtitan_saves_what_the_plan_keeps_or_copies(method: str) -> None:
+    """Each selector names a module and an operator; these have made what the backward pass finds."""
+    again = method == "memonger-rule"
+    plan = planned(layers, "80%", method=method, recompute=again, weights_as_blocks=False)
+    policy = plan.policy()
+    selectors = policy.save_ops().split(" | ")
+    modules = dict(made_by(layers)[0].named_modules())
+    saved = set()
+    for module, operator in (selector.split("::") for selector in selectors):
+        assert module in modules
+        target = torch.ops
+        for part in operator.split("."):
+            target = getattr(target, part)
+        saved.add((module, target))
+    makers = {
+        (operator.module, operator.overload): {plan.record.storages[s].name for s in operator.outputs}
+        for operator in plan.record.operators
+        if operator.phase == "forward"
+        and operator.kind == "task"
+        and operator.module
+        and operator.draw is None
+    }
+    for maker, made in makers.items():
+        choices = {policy.choices[name] for name in made if name in policy.choices}
+        assert (maker in saved) == bool(choices & {"keep", "offload"}), maker
+    assert ("recompute" in policy.choices.values()) == again
+    assert saved
+
+
 def test_another_forward_pass_is_refused_by_name() -> None:
     plan = planned(noisy, "80%", method="memonger-rule", recompute=True, weights_as_blocks=False)
     module, step, inputs, _ = made_by(noisy)
