@@ -73,7 +73,7 @@ def test_eighty_instances_have_everything() -> None:
 )
 def test_no_bound_is_above_a_schedule_that_keeps_within_host_memory(name: str, share: float) -> None:
     theorem = THEOREMS[name]
-    count = int(share * (200 if name == SEARCH else 20 if theorem.is_slow else 40))
+    count = int(share * (120 if name == SEARCH else 20 if theorem.is_slow else 40))
     tally = attacked(theorem, 7, count, {"host_budget"})
     assert tally.instances >= 0.4 * count
     assert tally.instances - tally.impossible >= 0.2 * count

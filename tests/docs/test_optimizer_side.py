@@ -84,7 +84,8 @@ def test_sides_are_those_of_the_instance() -> None:
     assert len(budgets) == 1
 
 
-@pytest.mark.parametrize("limit", [0.1, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [0.1, None])
 def test_points_are_solved_once_and_shown(
     limit: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

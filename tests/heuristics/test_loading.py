@@ -43,10 +43,10 @@ print(sorted(late & {"numpy", "numba", "networkx", "ortools", "pandas", "pulp", 
 @pytest.mark.parametrize(
     "method",
     [
-        *("torch-compile", "flow"),
+        "torch-compile",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("modnn", "knapsack-rule", "cp-sat", "flow-recompute", "checkmate", "poet")
+            for name in ("flow", "modnn", "knapsack-rule", "cp-sat", "flow-recompute", "checkmate", "poet")
         ),
     ],
 )
