@@ -51,10 +51,14 @@ def run_on_host(instance: Instance, model: FlowModel, values: NDArray[np.float64
 
     In the solution a part of a task may run there, and a column may stand for several tasks. In their order,
     of those of which a part does, a task runs there once the parts of it and of those before it that are left
-    over take at least half of its time.
+    over take at least half of its time. What can run nowhere else does so in any case: if it takes no time,
+    the solution need not say so.
     """
-    hosted, owed = set(), 0.0
+    hosted = {k for k, task in enumerate(instance.tasks) if not task.device_algorithms}
+    owed = 0.0
     for k, column in sorted(model.on_host.items()):
+        if k in hosted:
+            continue
         time = min(a.duration_ns for a in instance.tasks[k].algorithms if a.on == "host")
         share = float(values[column])
         owed += share * time

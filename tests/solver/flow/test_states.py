@@ -77,6 +77,30 @@ def test_as_much_runs_on_the_host_as_in_the_solution() -> None:
         assert hosted <= set(same)
 
 
+def test_what_can_run_nowhere_else_runs_on_the_host() -> None:
+    """It takes no time, so that a solution need not say so; an attack with a link found that `flow` failed."""
+    either = (
+        Algorithm(name="gpu", duration_ns=1, workspace_bytes=0),
+        Algorithm(name="cpu", duration_ns=1, workspace_bytes=0, on="host"),
+    )
+    instance = Instance(
+        name="nowhere-else",
+        engines="duplex",
+        budget_bytes=1024,
+        resident_bytes=0,
+        blocks=tuple(Block(name=name, bytes=512, offload_ns=1, prefetch_ns=1) for name in "xy"),
+        tasks=(
+            Task(name="either", inputs=(), outputs=(0,), algorithms=either),
+            Task(name="host", inputs=(0,), outputs=(1,), algorithms=(replace(either[1], duration_ns=0),)),
+        ),
+    )
+    model = flow_model(instance, [0, 1], "none")
+    assert run_on_host(instance, model, np.zeros(len(model.linear.cost))) == {1}
+    result = solve(instance, "flow", time_limit=1)
+    assert result.schedule is not None
+    assert check(instance, result.schedule).valid
+
+
 @pytest.mark.parametrize("dear", [0, 1])
 def test_flow_finds_the_optimum_over_all_places_and_proves_it(dear: int) -> None:
     instance = one_too_many(dear)
