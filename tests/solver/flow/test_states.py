@@ -78,7 +78,7 @@ def test_as_much_runs_on_the_host_as_in_the_solution() -> None:
 
 
 def test_what_can_run_nowhere_else_runs_on_the_host() -> None:
-    """It takes no time, so that a solution need not say so; an attack with a link found that `flow` failed."""
+    """It takes no time, so that a solution need not say so: an attack found that `flow` failed."""
     either = (
         Algorithm(name="gpu", duration_ns=1, workspace_bytes=0),
         Algorithm(name="cpu", duration_ns=1, workspace_bytes=0, on="host"),
