@@ -223,7 +223,7 @@ def fill(values: Sequence[int], sizes: Sequence[int], capacity: int) -> list[boo
     for i, (value, weight) in enumerate(zip(values, weights, strict=True)):
         look()
         if weight <= _STEPS:
-            with_it = best[:-weight] + value
+            with_it = best[: len(best) - weight] + value  # also where it is nothing
             taken[i, weight:] = with_it > best[weight:]
             best[weight:] = np.maximum(best[weight:], with_it)
     room, kept = capacity // step, [False] * len(sizes)

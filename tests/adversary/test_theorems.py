@@ -73,12 +73,13 @@ def test_eighty_instances_have_everything() -> None:
 )
 def test_no_bound_is_above_a_schedule_that_keeps_within_host_memory(name: str, share: float) -> None:
     theorem = THEOREMS[name]
-    count = int(share * (120 if name == SEARCH else 20 if theorem.is_slow else 40))
+    most = 120 if name == SEARCH else 20 if theorem.is_slow and share < 1 else 40
+    count = int(share * most)
     tally = attacked(theorem, 7, count, {"host_budget"})
     assert tally.instances >= 0.4 * count
     assert tally.instances - tally.impossible >= 0.2 * count
     assert tally.active >= 1, tally
-    assert tally.features["no host memory"] >= 1 or count <= 20, tally
+    assert tally.features["no host memory"] >= 1, tally
     assert tally.features["host memory for some copies"] >= 0.2 * tally.instances, tally
 
 

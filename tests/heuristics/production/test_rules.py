@@ -13,7 +13,7 @@ from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.heuristics.production.modules import modules
 from pebbler.heuristics.production.partition import Partition
 from pebbler.heuristics.production.saved import Operators, layer_groups, saved_by
-from pebbler.heuristics.recomputation.rules import planned
+from pebbler.heuristics.recomputation.rules import fill, planned
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import with_budget
 from pebbler.instances.origin import LayerTasks
@@ -242,6 +242,11 @@ def test_a_memory_budget_keeps_what_a_knapsack_chooses() -> None:
         assert partition.bytes_of(some) <= share * most
     assert [len(some) for some in kept] == sorted(len(some) for some in kept)
     assert len(kept[0]) < len(kept[2]) < len(kept[-1])
+
+
+def test_a_knapsack_takes_what_weighs_nothing_and_is_worth_something() -> None:
+    """An attack found that it failed there: tasks need not make a block."""
+    assert fill([3, 0, 5, 4], [0, 0, 10, 10], 15) == [True, False, True, False]
 
 
 @pytest.mark.parametrize(
