@@ -1,7 +1,7 @@
 """What judges the check of traces: executions in a memory that knows who has written each byte.
 
-It shares nothing with the checker but the format. It has no notion of order: it lets operations start and end,
-and looks at what is in the bytes.
+It shares nothing with the checker but the format. It has no notion of order: it lets operations start and
+end, and looks at what is in the bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Step:
 
 @dataclass(slots=True)
 class _Memory:
-    """What is in each byte: nothing yet, the garbage of a step under way, or what a step has made of what it read."""
+    """What is in each byte: nothing yet, the garbage of a step under way, or what a step has made."""
 
     steps: list[_Step]
     content: dict[Byte, object]

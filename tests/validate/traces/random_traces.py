@@ -163,9 +163,7 @@ def random_trace(rng: Random, operations: int = 14) -> Trace:
     writer = _Writer(rng, [f"s{i}" for i in range(rng.randint(1, 4))])
     for _ in range(rng.randint(2, 5)):
         memory, apart = rng.choice(("device", "host")), rng.random() < 0.4
-        writer.fixed.append(
-            writer.add_buffer(memory, None if apart else rng.randrange(8), rng.randint(1, 6))
-        )
+        writer.fixed.append(writer.add_buffer(memory, None if apart else rng.randrange(8), rng.randint(1, 6)))
     while len(writer.operations) < operations:
         writer.step()
     return Trace(name="random", buffers=tuple(writer.buffers), operations=tuple(writer.operations))
