@@ -171,7 +171,8 @@ class _Pass:
             as_what = "it" if holder == name else f"its bytes as '{holder}'"
             if acquires and held:
                 return (
-                    f"{self.name(q)} acquires '{name}', but {self.name(a)} has acquired {as_what}, not freed"
+                    f"{self.name(q)} acquires '{name}', but {self.name(a)} has acquired {as_what}, and nothing "
+                    f"has freed '{holder}' since"
                 )
             if not acquires and not held:
                 return f"{self.name(q)} uses '{name}' after {self.name(a)} has freed {as_what}"

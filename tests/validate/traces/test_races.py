@@ -29,7 +29,8 @@ PUBLISHED = {
     ],
     "velox-17163": [
         "operation 2 (free 'release arrow' by the host) may free 'arrow' before operation 1 (copy "
-        "'from_arrow' on cudf) has read it (1048576 bytes of host memory); let the host wait for operation 1 first"
+        "'from_arrow' on cudf) has read it (1048576 bytes of host memory); let the host wait for "
+        "operation 1 first"
     ],
     "torchtitan-2581": [
         "operation 3 (copy 'offload, step 2' on d2h) may write 'slab' before operation 0 (copy 'prefetch, "
