@@ -11,6 +11,8 @@ from pebbler.cli.main import main
 
 from .refusals import refusal
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
 TRACES = Path(__file__).parents[2] / "docs" / "data" / "traces"
 
 

@@ -32,9 +32,11 @@ another one has acquired, and bytes that are given out twice.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..check import CheckReport
 from ..order import NEVER, Clocks
@@ -70,12 +72,14 @@ def check_trace(trace: Trace) -> CheckReport:
 class _Pass:
     """The pass over the list; who has touched each cell last, and how.
 
-    A cell is a range of bytes of which every buffer has all or nothing.
+    A cell is a range of bytes of which every buffer has all or nothing. Those of a buffer are numbered one
+    after the other.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.operations = trace.operations
-        self.memory = {buffer.name: buffer.memory for buffer in trace.buffers}
+        self.buffers = trace.buffers
+        self.number = {buffer.name: b for b, buffer in enumerate(trace.buffers)}
         self.cells, self.sizes = _cells(trace)
         self.order = Clocks([operation.stream for operation in self.operations], trace.predecessors())
         self.first_allocations: dict[str, str] = {}
@@ -83,13 +87,12 @@ class _Pass:
             if operation.kind in ALLOCATIONS:
                 for name in operation.writes:
                     self.first_allocations.setdefault(name, operation.kind)
-        count = len(self.sizes)
-        self.writers = [NEVER] * count
-        self.readers: list[dict[str | None, int]] = [
-            {} for _ in range(count)
-        ]  # since, the last of each stream
-        self.allocations = [NEVER] * count
-        self.holders = [""] * count  # the buffers that were acquired or freed there
+        self.writers = np.full(len(self.sizes), NEVER)
+        self.readers = {  # since the last write, the last of each stream
+            operation.stream: np.full(len(self.sizes), NEVER) for operation in self.operations
+        }
+        self.allocations = np.full(len(self.sizes), NEVER)
+        self.holders = np.full(len(self.sizes), NEVER)  # the buffers that were acquired or freed there
 
     def reasons(self) -> Iterator[str]:
         """Yield every reason why the trace is not intact."""
@@ -97,28 +100,30 @@ class _Pass:
             for name in dict.fromkeys((*operation.reads, *operation.writes)):
                 if (told := self.misuse(q, name)) is not None:
                     yield told
+                if operation.kind in ALLOCATIONS:
+                    self.allocations[self.cells[name]] = q
+                    self.holders[self.cells[name]] = self.number[name]
             for p in sorted(self.neighbours(q)):
                 if p not in (NEVER, q) and not self.order.ends_before(p, q):
                     yield self.race(p, q)
             for name in operation.reads:
-                for c in self.cells[name]:
-                    self.readers[c][operation.stream] = q
+                self.readers[operation.stream][self.cells[name]] = q
             for name in operation.writes:
-                for c in self.cells[name]:
-                    self.writers[c], self.readers[c] = q, {}
-                    if operation.kind in ALLOCATIONS:
-                        self.allocations[c], self.holders[c] = q, name
+                self.writers[self.cells[name]] = q
+                for readers in self.readers.values():
+                    readers[self.cells[name]] = NEVER
 
     # --- between operations -----------------------------------------------------------------------
 
     def neighbours(self, q: int) -> set[int]:
         """Return the operations that operation `q` conflicts with and that touched the same bytes last."""
         operation = self.operations[q]
-        found = {self.writers[c] for name in operation.reads for c in self.cells[name]}
+        found: set[int] = set()
+        for name in (*operation.reads, *operation.writes):
+            found.update(self.writers[self.cells[name]].tolist())
         for name in operation.writes:
-            for c in self.cells[name]:
-                found.add(self.writers[c])
-                found.update(self.readers[c].values())
+            for readers in self.readers.values():
+                found.update(readers[self.cells[name]].tolist())
         return found
 
     def race(self, p: int, q: int) -> str:
@@ -130,15 +135,12 @@ class _Pass:
             (write, second.writes, written, first.writes),
             (write, second.writes, "read", first.reads),
         )
-        do, now, done, before = next(
-            (do, now, done, before)
-            for do, now, done, before in (
-                (do, self.touched(mine), done, self.touched(theirs)) for do, mine, done, theirs in ways
-            )
-            if now.keys() & before.keys()
+        do, done, shared = next(
+            (do, done, shared)
+            for do, done, shared in ((do, done, self.shared(mine, theirs)) for do, mine, done, theirs in ways)
+            if shared
         )
-        shared = [c for c in now if c in before]
-        name, other = now[shared[0]], before[shared[0]]
+        name, other = next(iter(shared.values()))
         what = "it" if name == other else f"'{other}', which has the same bytes"
         waits = "it" if second.stream is not None else "the host"
         return (
@@ -146,43 +148,46 @@ class _Pass:
             f"({self.extent(shared, name)}); let {waits} wait for operation {p} first"
         )
 
-    def touched(self, names: Iterable[str]) -> Mapping[int, str]:
-        """Return the cells of some buffers, each with the first buffer that has it."""
-        found: dict[int, str] = {}
-        for name in names:
-            for c in self.cells[name]:
-                found.setdefault(c, name)
+    def shared(self, mine: Iterable[str], theirs: Iterable[str]) -> dict[int, tuple[str, str]]:
+        """Return the cells that some buffers share with others, each with a buffer of both."""
+        found: dict[int, tuple[str, str]] = {}
+        for a in mine:
+            for b in theirs:
+                first = max(self.cells[a].start, self.cells[b].start)
+                last = min(self.cells[a].stop, self.cells[b].stop)
+                found |= {c: (a, b) for c in range(first, last) if c not in found}
         return found
 
     # --- in the order of the list -----------------------------------------------------------------
 
     def misuse(self, q: int, name: str) -> str | None:
         """Return what is wrong with an operation's use of a buffer even if nothing runs side by side."""
-        operation = self.operations[q]
-        acquires, reads = operation.kind == "acquire", name in operation.reads
-        own = self.first_allocations.get(name)
-        for c in self.cells[name]:
-            a = self.allocations[c]
+        if not self.first_allocations:
+            return None
+        operation, cells = self.operations[q], self.cells[name]
+        acquires, own = operation.kind == "acquire", self.first_allocations.get(name)
+        states = zip(self.allocations[cells].tolist(), self.holders[cells].tolist(), strict=True)
+        for a, h in dict.fromkeys(states):
             if a == NEVER:
                 if own == "acquire" and not acquires:
                     return f"{self.name(q)} uses '{name}' before anything has acquired it"
                 continue
-            holder, held = self.holders[c], self.operations[a].kind == "acquire"
+            holder, held = self.buffers[h].name, self.operations[a].kind == "acquire"
             as_what = "it" if holder == name else f"its bytes as '{holder}'"
             if acquires and held:
                 return (
-                    f"{self.name(q)} acquires '{name}', but {self.name(a)} has acquired {as_what}, and nothing "
-                    f"has freed '{holder}' since"
+                    f"{self.name(q)} acquires '{name}', but {self.name(a)} has acquired {as_what}, and "
+                    f"nothing has freed '{holder}' since"
                 )
             if not acquires and not held:
                 return f"{self.name(q)} uses '{name}' after {self.name(a)} has freed {as_what}"
             if own is not None and holder != name and not acquires:
                 return f"{self.name(q)} uses '{name}' after {self.name(a)} has acquired {as_what}"
-            if reads and self.writers[c] == a:
-                empty = [d for d in self.cells[name] if self.writers[d] == a]
+            empty = cells.start + np.flatnonzero(self.writers[cells] == a)
+            if name in operation.reads and empty.size:
                 return (
                     f"{self.name(q)} reads '{name}', where nothing has been written since {self.name(a)} has "
-                    f"acquired {as_what} ({self.extent(empty, name)})"
+                    f"acquired {as_what} ({self.extent(empty.tolist(), name)})"
                 )
         return None
 
@@ -196,29 +201,27 @@ class _Pass:
 
     def extent(self, cells: Iterable[int], name: str) -> str:
         """Return in words how many bytes of a buffer some cells have."""
-        return f"{sum(self.sizes[c] for c in cells)} bytes of {self.memory[name]} memory"
+        return f"{self.sizes[[*cells]].sum()} bytes of {self.buffers[self.number[name]].memory} memory"
 
 
-def _cells(trace: Trace) -> tuple[dict[str, range], list[int]]:
+def _cells(trace: Trace) -> tuple[dict[str, slice], NDArray[np.int64]]:
     """Return the cells of each buffer by name, and the bytes of each cell."""
     cuts: dict[str, set[int]] = {}
     for buffer in trace.buffers:
         if buffer.offset is not None:
             cuts.setdefault(buffer.memory, set()).update((buffer.offset, buffer.offset + buffer.bytes))
     sizes: list[int] = []
-    places: dict[str, tuple[int, list[int]]] = {}
+    places: dict[str, dict[int, int]] = {}  # of a memory: the cell after each cut
     for memory, found in cuts.items():
         points = sorted(found)
-        places[memory] = len(sizes), points
+        places[memory] = {point: c for c, point in enumerate(points, start=len(sizes))}
         sizes += [end - start for start, end in pairwise(points)]
     cells = {}
     for buffer in trace.buffers:
         if buffer.offset is None:
-            cells[buffer.name] = range(len(sizes), len(sizes) + 1)
+            cells[buffer.name] = slice(len(sizes), len(sizes) + 1)
             sizes.append(buffer.bytes)
         else:
-            base, points = places[buffer.memory]
-            first = bisect_left(points, buffer.offset)
-            last = bisect_left(points, buffer.offset + buffer.bytes)
-            cells[buffer.name] = range(base + first, base + last)
-    return cells, sizes
+            place = places[buffer.memory]
+            cells[buffer.name] = slice(place[buffer.offset], place[buffer.offset + buffer.bytes])
+    return cells, np.array(sizes, dtype=np.int64)

@@ -76,6 +76,12 @@ def test_the_judge_says_the_same_of_published_races(name: str) -> None:
         assert is_corrupted_by_a_slow_one(trace) == is_corrupted_somehow(trace) == corrupted
 
 
+def test_the_page_shows_the_models_as_they_are() -> None:
+    page = (TRACES.parents[1] / "traces.md").read_text(encoding="utf-8")
+    for name in ("megatron-lm-7398", "torchrec-4231", "velox-17163"):
+        assert f"```json\n{(TRACES / f'{name}.trace.json').read_text(encoding='utf-8')}```" in page
+
+
 def test_the_reuse_of_a_pool_is_found_without_what_the_allocator_did() -> None:
     trace = read_trace(TRACES / "torchrec-4231.trace.json")
     issued = tuple(one for one in trace.operations if one.kind not in ("acquire", "free"))
@@ -221,6 +227,11 @@ ACQUIRE, FREE = op("x", "acquire", "s", writes=["a"]), op("x", "free", "s", writ
         (
             [ACQUIRE, op("y", "acquire", "s", writes=["b"])],
             "operation 1 (acquire 'y' on s) acquires 'b', but operation 0 (acquire 'x' on s) has acquired "
+            "its bytes as 'a', and nothing has freed 'a' since",
+        ),
+        (
+            [op("y", "acquire", "s", writes=["a", "b"])],
+            "operation 0 (acquire 'y' on s) acquires 'b', but operation 0 (acquire 'y' on s) has acquired "
             "its bytes as 'a', and nothing has freed 'a' since",
         ),
         (
