@@ -578,24 +578,10 @@ def test_a_foreign_instance_gets_the_host_memory_that_is_asked_for() -> None:
     assert read_instance("g.instance.json").host_budget_bytes == 2**30
 
 
-def test_a_config_of_g10_has_its_own_budget_unless_one_is_given() -> None:
-    written = Path("results", "statistics", "kernels.config")
-    written.parent.mkdir(parents=True)
-    tensor = "tensor0 Is weight (global)?: 0, Size in byte: 4096, Range:0--4096\n"
-    written.write_text(
-        "".join(
-            f"Kernel ID: {k}, Name: Add\nParent OP ID:0; Name: Add\nExecution Time: 1200\n"
-            f"Input Tensors:\nOutput Tensors:\n{tensor}{'_' * 68}\n"
-            for k in range(2)
-        )
-    )
-    Path("8.config").write_text(
-        "output_folder results\nnn_model_input_file Small.txt\nbatch_size 8\nGPU_frequency_GHz 1.2\n"
-        "GPU_memory_size_GB 40\nCPU_memory_line_GB 128\n"
-        "GPU_PCIe_bandwidth_GBps 15.754\nCPU_PCIe_bandwidth_GBps 15.754\n"
-    )
-    assert instance("--from", "8.config").budget_bytes == 40 * 2**30
-    assert instance("--from", "8.config", "--budget", "1MiB").budget_bytes == 2**20
+def test_a_config_of_g10_has_its_own_budget_unless_one_is_given(pytestconfig: pytest.Config) -> None:
+    config = str(pytestconfig.rootpath / "tests" / "data" / "g10" / "small.config")
+    assert instance("--from", config).budget_bytes == 12 * 2**20
+    assert instance("--from", config, "--budget", "16MiB").budget_bytes == 2**24
 
 
 @pytest.mark.parametrize(

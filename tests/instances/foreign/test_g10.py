@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,62 +15,23 @@ from pebbler.instances.memory import ideal_ns, with_budget
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.validate.check import check
 
-PAGE = 4096
-CONFIG = """\
-output_folder           ../results/Small/8-best
-# a comment
-is_simulation           1
-
-batch_size              8
-nn_model_input_file     ../frontend/Nets/Small.txt
-CPU_PCIe_bandwidth_GBps 4.096
-CPU_memory_line_GB      2
-GPU_memory_size_GB      0.00002288818359375
-GPU_frequency_GHz       1.2
-GPU_PCIe_bandwidth_GBps 8.192
-SSD_PCIe_bandwidth_GBps 1
-"""
-"""A machine whose memory has six pages; a page takes a microsecond to copy."""
+PAGE = 2**21
+FILES = Path(__file__).parents[2] / "data" / "g10"
+"""A config and a list of kernels: a machine whose memory has six pages of 2 MiB, each copied in 1 us."""
+CONFIG = (FILES / "small.config").read_text(encoding="utf-8")
+KERNELS = (FILES / "statistics" / "kernels.config").read_text(encoding="utf-8").splitlines()
 
 
-def tensors(*touched: tuple[int, int]) -> list[str]:
-    """Lines of tensors, each given by its number and its pages; from number 90 on they are weights."""
-    return [
-        f"tensor{t} Is weight (global)?: {int(t >= 90)}, Size in byte: {pages * PAGE}, Range:{t}--{t + 1}"
-        for t, pages in touched
-    ]
+def line(tensor: int, size: int) -> str:
+    return f"tensor{tensor} Is weight (global)?: 0, Size in byte: {size}, Range:0--1"
 
 
-def kernel(
-    k: int, name: str, cycles: int, reads: list[str], writes: list[str], shape: tuple[str, ...] = ()
-) -> list[str]:
-    return [
-        f"Kernel ID: {k}, Name: {name}",
-        f"Parent OP ID:{k}; Name: {name}",
-        f"Execution Time: {cycles}",
-        *shape,
-        "Input Tensors:",
-        *reads,
-        "Output Tensors:",
-        *writes,
-        "_" * 20,
-    ]
-
-
-X, Y, Z, FAR, SCRATCH, WEIGHT = (1, 1), (2, 2), (3, 2), (4, 1), (5, 1), (90, 2)
-KERNELS = [
-    *kernel(0, "Load", 2400, [], tensors(X), ("(8,3,4,4)",)),
-    *kernel(1, "Conv", 12000, tensors(WEIGHT, X), tensors(SCRATCH, Y)),
-    *kernel(2, "Mask", 1200, tensors(Y, FAR), tensors(Z)),
-    *kernel(3, "Back", 6000, tensors(Z, FAR, X, WEIGHT), tensors(WEIGHT)),
-]
-
-
-def put(tmp_path: Path, config: str = CONFIG, kernels: list[str] = KERNELS) -> Path:
-    """Write a config as G10 has it, and what gpg makes of it; return the config."""
+def put(tmp_path: Path, config: str = CONFIG, kernels: Sequence[str] = KERNELS) -> Path:
+    """Lay a config and what gpg makes of it where G10 has them, and return the config."""
+    config = config.replace("output_folder           .", "output_folder ../results/Small/8-best")
     written = tmp_path / "results" / "Small" / "8-best" / "statistics" / "kernels.config"
     written.parent.mkdir(parents=True)
-    written.write_text("".join(f"{line}\n" for line in kernels))
+    written.write_text("".join(f"{text}\n" for text in kernels))
     path = tmp_path / "src" / "configs" / "Small" / "8-best.config"
     path.parent.mkdir(parents=True)
     path.write_text(config)
@@ -85,7 +46,7 @@ def test_a_step_on_the_machine_of_its_config(tmp_path: Path) -> None:
     instance = read_foreign(put(tmp_path))
     assert instance.name == "Small-8"
     assert (instance.budget_bytes // PAGE, instance.host_budget_bytes) == (6, 2 * 2**30)
-    assert (instance.engines, instance.alignment_bytes) == ("duplex", PAGE)
+    assert (instance.engines, instance.alignment_bytes) == ("duplex", 4096)
     assert {block.name: block.bytes // PAGE for block in instance.blocks} == {
         "tensor1": 1,
         "tensor90": 2,
@@ -139,8 +100,8 @@ def test_weights_at_both_ends(
 
 
 def test_memory_as_gigabytes_and_the_link_of_the_slower_side(tmp_path: Path) -> None:
-    config = CONFIG.replace("0.00002288818359375", "40").replace("line_GB      2", "line_GB      0")
-    instance = read_foreign(put(tmp_path, config.replace("Bps 8.192", "Bps 2.048")))
+    config = CONFIG.replace("0.01171875", "40").replace("line_GB      2", "line_GB      0")
+    instance = read_foreign(put(tmp_path, config.replace("Bps 4194.304", "Bps 1048.576")))
     assert (instance.budget_bytes, instance.host_budget_bytes) == (40 * 2**30, 0)
     assert instance.blocks[0].offload_ns == 2000
 
@@ -150,12 +111,16 @@ def test_memory_as_gigabytes_and_the_link_of_the_slower_side(tmp_path: Path) -> 
     [
         ("GPU_frequency_GHz       1.2", "", "is no config of G10: it has no line 'GPU_frequency_GHz'"),
         ("batch_size              8", "batch_size", "it has no line 'batch_size'"),
-        ("Bps 8.192", "Bps fast", "GPU_PCIe_bandwidth_GBps is 'fast', which is no number from 1e-06"),
-        ("Bps 8.192", "Bps 0", "GPU_PCIe_bandwidth_GBps is '0'"),
+        ("Bps 4194.304", "Bps fast", "GPU_PCIe_bandwidth_GBps is 'fast', which is no number from 1e-06"),
+        ("Bps 4194.304", "Bps 0", "GPU_PCIe_bandwidth_GBps is '0'"),
         ("GHz       1.2", "GHz       nan", "GPU_frequency_GHz is 'nan'"),
         ("line_GB      2", "line_GB      -1", "CPU_memory_line_GB is '-1', which is no number from 0"),
         ("line_GB      2", "line_GB      1e300", "CPU_memory_line_GB is '1e300'"),
-        ("results/Small", "results/Other", "in which there is no statistics/kernels.config; run gpg"),
+        (
+            "output_folder           .",
+            "output_folder ..",
+            "in which there is no statistics/kernels.config; run gpg",
+        ),
     ],
 )
 def test_a_bad_config_is_refused(old: str, new: str, told: str, tmp_path: Path) -> None:
@@ -168,8 +133,8 @@ def test_a_bad_config_is_refused(old: str, new: str, told: str, tmp_path: Path) 
     assert "\n" not in str(caught.value)
 
 
-def changed(place: int, line: str) -> Callable[[], list[str]]:
-    return lambda: [*KERNELS[:place], line, *KERNELS[place + 1 :]]
+def changed(place: int, text: str) -> Callable[[], list[str]]:
+    return lambda: [*KERNELS[:place], text, *KERNELS[place + 1 :]]
 
 
 @pytest.mark.parametrize(
@@ -181,10 +146,10 @@ def changed(place: int, line: str) -> Callable[[], list[str]]:
         (lambda: KERNELS[8:], "line 1 has kernel 1 in place of 0"),
         (lambda: ["", *KERNELS], "what begins at line 1 is no whole kernel"),
         (changed(2, "Execution Time: -5"), "what begins at line 1 is no whole kernel"),
-        (changed(15, tensors((5, 2_300_000_000_000))[0]), "'workspace_bytes'"),
+        (changed(15, line(5, 2**53 + 1)), "'workspace_bytes'"),
         (changed(6, "tensor1 Is weight"), "'tensor1 Is weight' is no line of a tensor"),
-        (changed(6, tensors((1, 7))[0]), "tensor1 is not of one size, or not always a weight"),
-        (changed(6, tensors((1, 10**11))[0].replace("0,", "0000,", 1)), "is no line of a tensor"),
+        (changed(6, line(1, 7 * PAGE)), "tensor1 is not of one size, or not always a weight"),
+        (changed(6, line(1, 10**16)), "is no line of a tensor"),
     ],
 )
 def test_a_bad_list_of_kernels_is_refused(
