@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 import msgspec
@@ -23,7 +24,6 @@ from matplotlib.figure import Figure
 from pebbler.benchmark.output.drawing import png
 from pebbler.benchmark.output.machine import made_here
 from pebbler.benchmark.output.markdown import markdown, publish
-from pebbler.benchmark.report.exhibits import percent
 from pebbler.instances.files import read_bytes, read_json, write_atomically, write_document
 from pebbler.instances.foreign.g10 import Weights, instance_of_config
 from pebbler.instances.instance import Instance
@@ -214,12 +214,8 @@ def read(path: Path) -> Data:
 
 def table(data: Data) -> str:
     """Return the steps as Markdown: bounds, published times and what they are over the bound."""
-    runs = {one.name: one for one in data.points}
     rows = []
-    for point in published():
-        one = runs.get(point.name)
-        if one is None:
-            continue
+    for point, one in _pairs(data):
         ours = one.makespan_ns
         rows.append(
             (
@@ -229,10 +225,10 @@ def table(data: Data) -> str:
                 format_time(one.any_ns),
                 *(_over(point.times[system], one.any_ns) for system in SYSTEMS),
                 "the SSD is needed" if one.why_not else "none found" if ours is None else format_time(ours),
-                "" if ours is None else percent((point.times["g10"] or 0) / ours - 1),
+                "" if ours is None else _signed(_ratio(point.times["g10"], ours) - 1),
                 one.weights or "",
                 "" if one.bound_ns is None else format_time(one.bound_ns),
-                "" if ours is None or one.bound_ns is None else percent(ours / one.bound_ns - 1),
+                "" if ours is None else _signed(_ratio(ours, one.bound_ns) - 1),
                 "" if one.host_peak_bytes is None else format_size(one.host_peak_bytes),
             )
         )
@@ -250,7 +246,35 @@ def table(data: Data) -> str:
         "host memory",
     )
     origins = "".join(f"\n{origin}.\n" for origin in dict.fromkeys(one.made for one in data.points))
-    return markdown(header, rows) + origins
+    return _summary(data) + markdown(header, rows) + origins
+
+
+def _summary(data: Data) -> str:
+    """Return in one line how far all are from their bounds, and G10 from the schedules."""
+    pairs = _pairs(data)
+    kept = [(point, one) for point, one in pairs if one.makespan_ns is not None]
+    shares = {
+        "G10 over its bound": [_ratio(point.times["g10"], one.any_ns) for point, one in pairs],
+        "schedules over theirs": [_ratio(one.makespan_ns, one.bound_ns) for _, one in kept],
+        "G10 over the schedules": [_ratio(point.times["g10"], one.makespan_ns) for point, one in kept],
+    }
+    told = [
+        f"{what} median {_signed(median(ratios) - 1)}, worst {_signed(max(ratios) - 1)}"
+        for what, ratios in shares.items()
+        if ratios
+    ]
+    return f"{len(pairs)} steps, {len(kept)} of them with a schedule: {'; '.join(told)}.\n\n"
+
+
+def _pairs(data: Data) -> list[tuple[Published, Solved]]:
+    """Return each published point that was solved, with what was found."""
+    runs = {one.name: one for one in data.points}
+    return [(point, runs[point.name]) for point in published() if point.name in runs]
+
+
+def _ratio(time: int | None, least: int | None) -> float:
+    """Return how often one time is the other; without one of them it is no number."""
+    return float("nan") if time is None or least is None else time / least
 
 
 def _over(time: int | None, bound: int) -> str:
@@ -259,37 +283,36 @@ def _over(time: int | None, bound: int) -> str:
 
 
 def _signed(share: float) -> str:
-    return f"{100 * share:+.2f}%" if abs(share) < 1 else f"{100 * share:+.0f}%"
+    return f"{round(100 * share, 2) + 0:+.2f}%" if abs(share) < 1 else f"{100 * share:+.0f}%"
 
 
 def picture(data: Data) -> bytes:
     """Draw what steps take over the bound of G10 for each network and batch, as PNG."""
-    runs = {one.name: one for one in data.points}
-    points = [point for point in published() if point.name in runs]
-    networks = list(dict.fromkeys(point.network for point in points))
+    pairs = _pairs(data)
+    networks = list(dict.fromkeys(point.network for point, _ in pairs))
     with style.context("default"):
         figure = Figure(figsize=(12.0, 4.2), dpi=150, layout="constrained")
         for axes, network in zip(
             figure.subplots(1, len(networks), sharey=True, squeeze=False)[0], networks, strict=True
         ):
-            mine = [point for point in points if point.network == network]
+            mine = [(point, one) for point, one in pairs if point.network == network]
             for k, (system, title) in enumerate(SYSTEMS.items()):
                 axes.plot(
                     range(len(mine)),
-                    [_ratio(point.times[system], runs[point.name]) for point in mine],
+                    [_ratio(point.times[system], one.any_ns) for point, one in mine],
                     marker="osD^"[k],
                     color=("#1f5fa8", "#d98f1e", "#5b9a57", "#999999")[k],
                     label=title,
                 )
             axes.plot(
                 range(len(mine)),
-                [_ratio(runs[point.name].makespan_ns, runs[point.name]) for point in mine],
+                [_ratio(one.makespan_ns, one.any_ns) for _, one in mine],
                 marker="x",
                 color="#b3261e",
                 label="Pebbler, without the SSD",
             )
             axes.axhline(1, color="black", linewidth=1)
-            axes.set_xticks(range(len(mine)), [str(point.batch) for point in mine], rotation=45)
+            axes.set_xticks(range(len(mine)), [str(point.batch) for point, _ in mine], rotation=45)
             axes.set_title(network)
             axes.set_yscale("log", base=2)
             axes.set_yticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
@@ -298,10 +321,6 @@ def picture(data: Data) -> bytes:
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=5)
         return png(figure)
-
-
-def _ratio(time: int | None, one: Solved) -> float:
-    return float("nan") if time is None else time / one.any_ns
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

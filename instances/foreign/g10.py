@@ -4,8 +4,8 @@
 results. Into ``statistics/kernels.config`` of that folder it writes the kernels of the step in their order,
 each with its cycles and with the tensors that it reads and writes.
 
-G10: Zhang, Zhou, Huang, Coskun, Huang and Huang, "G10: Enabling An Efficient Unified GPU Memory and Storage
-Architecture with Smart Tensor Migrations", MICRO 2023.
+G10: H. Zhang, Y. E. Zhou, Y. Xue, Y. Liu and J. Huang, "G10: Enabling An Efficient Unified GPU Memory and
+Storage Architecture with Smart Tensor Migrations", MICRO 2023.
 """
 
 from __future__ import annotations

@@ -103,12 +103,13 @@ def test_a_run_solves_what_the_file_lacks(
 
 def test_the_table_says_who_is_how_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(g10, "published", lambda: (POINT,))
-    line = table(Data(points=(step(),))).splitlines()[2]
+    summary, _, _, _, line, *_ = table(Data(points=(step(),))).splitlines()
+    assert "1 steps, 1 of them with a schedule: G10 over its bound median +60.00%" in summary
     assert "(+60.00%)" in line
     assert "(+140%)" in line
     assert "| fails |" in line
-    assert "| 33.33% | host |" in line
-    assert "| 25.00% |" in line
+    assert "| +33.33% | host |" in line
+    assert "| +25.00% |" in line
     assert "the SSD is needed" in table(Data(points=(step(None, "no room"),)))
     assert "none found" in table(Data(points=(step(None),)))
 
