@@ -1,1 +1,1 @@
-"""Instances from elsewhere: torch, ONNX, other people's files."""
+"""Instances from models: torch and ONNX."""

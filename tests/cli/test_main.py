@@ -573,6 +573,18 @@ def test_a_foreign_graph_becomes_an_instance(capsys: pytest.CaptureFixture[str])
     assert read_instance("g.instance.json").tasks[0].recomputable
 
 
+def test_a_foreign_instance_gets_the_host_memory_that_is_asked_for() -> None:
+    options = ["--budget", "100%", "--host-memory", "1GiB", "-o", "g.instance.json"]
+    assert main(["instance", "--from", foreign(), *options]) == 0
+    assert read_instance("g.instance.json").host_budget_bytes == 2**30
+
+
+def test_a_config_of_g10_has_its_own_budget_unless_one_is_given(pytestconfig: pytest.Config) -> None:
+    config = str(pytestconfig.rootpath / "tests" / "data" / "g10" / "small.config")
+    assert instance("--from", config).budget_bytes == 12 * 2**20
+    assert instance("--from", config, "--budget", "16MiB").budget_bytes == 2**24
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -122,7 +122,8 @@ def _instance(arguments: argparse.Namespace) -> int:
         (size, rounds), *rest = workload.rounds(arguments.sub_batch or workload.batch)
         instance = workload.instance(0, size, rounds=rounds, check_budget=False)
     instance = _transformed(arguments, instance)
-    instance = with_budget(instance, parse_budget(str(budget), instance))
+    if budget is not None:
+        instance = with_budget(instance, parse_budget(str(budget), instance))
     instance = _cut(instance, arguments.parts)
     require_budget(instance)
     checksum = write_instance(instance, arguments.output)
@@ -151,13 +152,17 @@ def _instance(arguments: argparse.Namespace) -> int:
 
 
 def _foreign(arguments: argparse.Namespace) -> Instance:
-    """Return the instance of another project's file."""
-    from ..instances.importers.foreign import read_foreign
+    """Return the instance of another project's file, with the link and the host memory that are asked for."""
+    from ..instances.foreign.read import read_foreign
+    from ..instances.memory import with_host_memory
 
     refuse_options(arguments, arguments.foreign, WORKLOAD_OPTIONS)
-    if arguments.budget is None:
+    instance = linked(read_foreign(arguments.foreign), arguments)
+    if arguments.budget is None and not instance.budget_bytes:
         raise PebblerError(f"{arguments.foreign} has no budget; give one, such as --budget 80%")
-    return linked(read_foreign(arguments.foreign), arguments)
+    if arguments.host_memory is None:
+        return instance
+    return with_host_memory(instance, arguments.host_memory)
 
 
 def _transformed(arguments: argparse.Namespace, instance: Instance) -> Instance:
@@ -402,7 +407,7 @@ def _parser() -> argparse.ArgumentParser:
         "--from",
         dest="foreign",
         metavar="FILE",
-        help="a recomputation problem instead: a graph of MOCCASIN or Checkmate, or a log of DTR",
+        help="of another project instead: a config of G10, a graph of MOCCASIN or Checkmate, or a log of DTR",
     )
     add_workload(command)
     add_transforms(command)

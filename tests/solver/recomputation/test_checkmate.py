@@ -12,7 +12,7 @@ import pytest
 from checkpointing import chain_optimum, random_chain, training_chain
 from pebbler.benchmark.comparison.compare import compare
 from pebbler.heuristics.recomputation.reruns import stages_of, staying
-from pebbler.instances.importers.foreign import read_foreign
+from pebbler.instances.foreign.read import read_foreign
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import least_budget, unlimited_peak, with_budget
 from pebbler.instances.suites.tiny import scaled, tiny_instance, without_copies

@@ -1,8 +1,8 @@
-"""Readers of other projects' files: recomputation problems on operators that are computed in a fixed order.
+"""Recomputation problems of other projects: operators that are computed in a fixed order.
 
-Two formats are known, told apart by what is in the file: graphs in networkx's node-link JSON, as MOCCASIN and
-Checkmate write them, and operator logs of DTR. In both, every operator may run again and nothing is ever
-copied to the host. Their units stay as they are: one unit of time is a nanosecond, and one of size a byte.
+There are graphs in networkx's node-link JSON, as MOCCASIN and Checkmate write them, and operator logs of DTR.
+In both, every operator may run again and nothing is ever copied to the host. Their units stay as they are:
+one unit of time is a nanosecond, and one of size a byte.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import networkx as nx
 
 from ..errors import FormatError
 from ..figures import distinct, text_of
-from ..files import read_bytes, require_unique_keys
+from ..files import require_unique_keys
 from ..instance import Algorithm, Block, Instance, Task
 from ..units import LARGEST
 
@@ -27,15 +27,14 @@ _LABELS = (("out_cost", "duration"), ("cost_ram", "cost_cpu"))
 """What MOCCASIN and Checkmate call the size of a node's output and the time of the node."""
 
 
-def read_foreign(path: str | Path) -> Instance:
-    """Read a recomputation problem from another project's file; its budget is still 0.
+def instance_of_data(data: bytes, path: str | Path) -> Instance:
+    """Make an instance of what is in a file; its budget is still 0.
 
     Raises
     ------
-    PebblerError
-        When the file cannot be read or is of neither format; the sentence names the place.
+    FormatError
+        When it is of neither format; the sentence names the place.
     """
-    data = read_bytes(path)
     name = Path(path).name.removesuffix(".json").removesuffix(".log")
     try:
         if b'"INSTRUCTION"' in data.partition(b"\n")[0]:
@@ -44,7 +43,8 @@ def read_foreign(path: str | Path) -> Instance:
     except (msgspec.MsgspecError, FormatError, UnicodeDecodeError, RecursionError) as error:
         text = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise FormatError(
-            f"{path} is neither a graph in node-link JSON nor a DTR log: {text[:1].lower()}{text[1:]}"
+            f"{path} is no config of G10, no graph in node-link JSON and no DTR log: "
+            f"{text[:1].lower()}{text[1:]}"
         ) from None
 
 

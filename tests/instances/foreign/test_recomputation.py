@@ -9,7 +9,7 @@ import networkx as nx
 import pytest
 
 from pebbler.instances.errors import FormatError, PebblerError
-from pebbler.instances.importers.foreign import read_foreign
+from pebbler.instances.foreign.read import read_foreign
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import least_budget, unlimited_peak, with_budget
 from pebbler.solver.exhaustive.brute_force import brute_force
@@ -163,7 +163,9 @@ def test_a_cycle_is_refused(tmp_path: Path) -> None:
 def test_bytes_of_neither_format(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "bad"
     path.write_bytes(data)
-    with pytest.raises(FormatError, match="is neither a graph in node-link JSON nor a DTR log") as caught:
+    with pytest.raises(
+        FormatError, match="is no config of G10, no graph in node-link JSON and no DTR log"
+    ) as caught:
         read_foreign(path)
     assert "\n" not in str(caught.value)
 
