@@ -2,9 +2,11 @@
 
 The pages are written for GitHub. ``mkdocs build --strict`` makes the site of them, with this hook:
 
-- each table of names in ``docs/python.md`` gets a page of the reference, made from the docstrings;
+- each table of names in ``docs/python.md`` gets a page of the reference, made from the docstrings, and so
+  does what pages import from modules;
 - README and CHANGELOG are pages of the site, too;
 - any other file of the repository to which a page links gets a page that shows it;
+- in the reference, parameters that a docstring describes together have a type and a default each;
 - formulas become MathML, which browsers show without a script;
 - the few things that GitHub and Python-Markdown read in different ways are written in the latter's way.
 """
@@ -16,6 +18,7 @@ from pathlib import Path
 from posixpath import normpath
 from typing import Any
 
+import griffe
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File, InclusionLevel
 
@@ -30,9 +33,12 @@ ON_THE_SITE = {".css", ".md", ".png"}
 
 LANGUAGES = {".cff": "yaml", ".py": "python", ".sh": "bash", ".toml": "toml"}
 
+OF_MODULES = "What pages import from a module of pebbler; [it remains there](../formats.md#names-in-python)."
+
 LINK = re.compile(r"(?<=\]\()(?P<place>[^()\s#:]+)(?=[)#])")
 TOPIC = re.compile(r"^### (?P<title>.*)\n\n\| name \|.*\n\|.*\n(?P<rows>(?:\|.*\n)+)", re.MULTILINE)
 ROW = re.compile(r"^\| `(?P<name>\w+)` \|", re.MULTILINE)
+IMPORT = re.compile(r"^from (pebbler\.[\w.]+) import (.*)$", re.MULTILINE)
 FENCED = re.compile(r"^(?P<indent> *)```.*\n(?:.*\n)*?(?P=indent)```$", re.MULTILINE)
 COMMENT = re.compile(r"^ *<!--.*-->$", re.MULTILINE)
 CODE = re.compile(r"`[^`\n]+`")
@@ -44,14 +50,26 @@ PLACEHOLDER = re.compile(r"(?:<p>)?FORMULA(\d+)\.(?:</p>)?")
 def reference(docs: Path) -> dict[str, tuple[str, str]]:
     """The pages of the reference by their places, each with its title and its text."""
     pages = {}
-    for topic in TOPIC.finditer((docs / NAMES).read_text(encoding="utf-8")):
+    listed = (docs / NAMES).read_text(encoding="utf-8")
+    for topic in TOPIC.finditer(listed):
         title, names = topic["title"], ROW.findall(topic["rows"])
         entries = "\n\n".join(f"::: pebbler.{name}" for name in names)
         pages[f"reference/{title.lower().replace(' ', '-')}.md"] = (title, f"# {title}\n\n{entries}\n")
+    texts = [page.read_text(encoding="utf-8") for page in sorted(docs.glob("*.md"))]
+    imported = {
+        (module, name)
+        for text in texts
+        for module, names in IMPORT.findall(text)
+        for name in names.split(", ")
+    }
+    modules = "\n\n".join(
+        f"::: {module}.{name}" for module, name in sorted(imported) if f"`{name}`" not in listed
+    )
     pages["reference/torch.md"] = (
         "pebbler.torch",
         "::: pebbler.torch\n    options:\n      heading_level: 1\n",
     )
+    pages["reference/modules.md"] = ("Names of modules", f"# Names of modules\n\n{OF_MODULES}\n\n{modules}\n")
     return pages
 
 
@@ -115,7 +133,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
     if page.file.src_uri == NAMES:
         markdown = ROW.sub(r"| [`\g<name>`][pebbler.\g<name>] |", markdown)
-    if page.file.src_uri.startswith("source/"):
+    if page.file.src_uri.startswith(("reference/", "source/")):
         return markdown
     written, end = "", 0
     for block in FENCED.finditer(markdown):
@@ -137,3 +155,29 @@ def mathml(formula: str, inline: bool) -> str:
     tag = TAG.search(formula)
     number = f"<span>({tag['number']})</span>" if tag else ""
     return f'<div class="formula">{convert(TAG.sub("", formula), display="block")}{number}</div>'
+
+
+class EachByItsName(griffe.Extension):  # type: ignore[misc]
+    """Names that a docstring describes together, such as ``instance, schedule``, have types of their own."""
+
+    def on_package(self, *, pkg: Any, **_: Any) -> None:
+        """Give each parameter and attribute of the public names its own type and default."""
+        for page in reference(Path(__file__).parents[1]).values():
+            for path in re.findall(r"^::: pebbler\.(\S+)$", page[1], re.MULTILINE):
+                found = pkg[path]
+                correct(found.final_target if found.is_alias else found)
+
+
+def correct(described: Any) -> None:
+    """Correct the docstring of a function, or those of all in a class or a module."""
+    if described.is_class or described.is_module:
+        for member in described.members.values():
+            if member.is_public and not member.is_alias:
+                correct(member)
+    for section in described.docstring.parsed if described.docstring else ():
+        for item in section.value if section.kind.value in ("parameters", "attributes") else ():
+            own = described.parameters if section.kind.value == "parameters" else described.members
+            if item.name in own:
+                item.annotation = own[item.name].annotation
+                default = own[item.name].default if described.is_function else None
+                item.value = default and str(default)
