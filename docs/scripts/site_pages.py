@@ -62,13 +62,11 @@ def reference(docs: Path) -> dict[str, tuple[str, str]]:
         for module, names in IMPORT.findall(text)
         for name in names.split(", ")
     }
-    modules = "\n\n".join(
-        f"::: {module}.{name}" for module, name in sorted(imported) if f"`{name}`" not in listed
+    options = "\n    options:\n      show_root_full_path: true\n"
+    modules = "\n".join(
+        f"::: {module}.{name}{options}" for module, name in sorted(imported) if f"`{name}`" not in listed
     )
-    pages["reference/torch.md"] = (
-        "pebbler.torch",
-        "::: pebbler.torch\n    options:\n      heading_level: 1\n",
-    )
+    pages["reference/torch.md"] = ("pebbler.torch", f"::: pebbler.torch{options}      heading_level: 1\n")
     pages["reference/modules.md"] = ("Names of modules", f"# Names of modules\n\n{OF_MODULES}\n\n{modules}\n")
     return pages
 
