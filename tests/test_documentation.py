@@ -56,7 +56,7 @@ PAGES = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *(RO
 SCRIPTS = (ROOT / "docs" / "scripts", ROOT / "paper" / "scripts")
 FOLDERS = ("docs", "paper", "tests", "instances", "validate", "heuristics", "solver", "benchmark", "src")
 LANGUAGES = {"csv", "json", "python", "sh", "text", "toml"}
-LEFT_OUT = {"dask", "latexmk", "pip", "pytest", "tar", "venv"}
+LEFT_OUT = {"cd", "dask", "latexmk", "mkdir", "pip", "pytest", "source", "tar", "venv"}
 """Commands that are not ours."""
 
 TABLES = (
@@ -206,6 +206,11 @@ def _run(words: Sequence[str], where: str) -> str:
         with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as errors:
             status = main(words[1:])
         assert status == 0, f"{where}: {shlex.join(words)}\n{errors.getvalue()}"
+        return output.getvalue()
+    if words[0] == "python" and Path(words[1]).exists():  # a file of the page
+        with redirect_stdout(io.StringIO()) as output, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", list(words[1:]))
+            runpy.run_path(words[1], run_name="__main__")
         return output.getvalue()
     if words[0] == "sqlite3":
         file, query = words[1:]

@@ -269,6 +269,10 @@ def _fake(module: Any, inputs: tuple[Any, ...], fakes: FakeTensorMode) -> tuple[
         )
     ]
     for part, name, tensor in held:
+        if torch.nn.parameter.is_lazy(tensor):
+            raise PebblerError(
+                f"'{name}' of a {type(part).__name__} has no shape yet: give the layer its sizes in make_step"
+            )
         setattr(part, name, fake(tensor))
     return tuple(fake(tensor) for tensor in inputs)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A newcomer reads README.md from the top: the main job, its pictures, the commands that it names, and a report.
+# A newcomer reads README.md from the top: the main job, its pictures, the commands that it names; then the tutorial, and a report.
 source "$(dirname "${BASH_SOURCE[0]}")/told.sh"
 readme=$walks/../../README.md
 
@@ -27,6 +27,11 @@ says "feasible"
 sed -n '/^```python$/,/^```$/{/^```/d;p}' "$readme" > readme.py
 run 0 python readme.py
 says "flow"
+
+# The tutorial, word for word.
+run 0 python "$walks/follow.py" --installed "$walks/../../docs/tutorial.md"
+has my-gap/pebbler-out/mine-b850.flow.png my-gap/mine.certificate.json
+has my-gap/less/mine-b850.flow.schedule.json
 
 # A sweep, and its report.
 cat > sweep.toml << 'end'

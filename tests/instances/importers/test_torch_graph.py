@@ -329,6 +329,10 @@ def test_recording_twice_gives_the_same_graph() -> None:
             lambda b: (m := nn.Linear(b, b), lambda x: m(x[1:]).sum(), (torch.zeros(b),)),
             "the step failed at .*test_torch_graph.py:",
         ),
+        (
+            lambda b: (m := nn.Sequential(nn.Flatten(), nn.LazyLinear(1)), m, (torch.zeros(b, 3),)),
+            "'weight' of a LazyLinear has no shape yet: give the layer its sizes",
+        ),
     ],
 )
 def test_what_cannot_be_recorded_is_said_in_a_sentence(
