@@ -5,6 +5,7 @@ The workflow of releases asks this before it builds. It needs nothing installed.
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 import tomllib
@@ -41,10 +42,9 @@ def missing(root: Path, tag: str) -> list[str]:
 
 def main() -> int:
     """Tell what is missing."""
-    if len(sys.argv) != 2:
-        print("usage: python docs/scripts/release.py TAG", file=sys.stderr)
-        return 2
-    found = missing(Path(), sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tag", help="such as v0.1.0")
+    found = missing(Path(), parser.parse_args().tag)
     for sentence in found:
         print(sentence, file=sys.stderr)
     return 1 if found else 0
