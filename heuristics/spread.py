@@ -10,7 +10,8 @@ other copy, or for the end. GPUs may send a gradient one after the other, so tha
 while the second is on its way. The way that is fastest in simulation is taken.
 
 GPUs of one kind with the same program run in step. So the schedule is planned for one of them, with copies as
-slow as the bus makes them when all GPUs copy at once. Nothing else relies on this: the simulation and the
+slow as the bus makes them when all GPUs copy at once, and once more with copies that half of the others slow
+down, for GPUs that take turns on the bus (`turns`). Nothing else relies on this: the simulation and the
 checker look at every GPU.
 """
 
@@ -24,6 +25,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from msgspec.structs import replace
@@ -34,7 +36,8 @@ from ..validate.gpus.program import cluster_of, one_gpu
 from ..validate.gpus.simulate import simulate_cluster
 from ..validate.schedule import COLLECTIVE_KINDS, Kind, Operation, Residence, Schedule, Stream
 from .clock import LEAST, left, until
-from .methods import Answer, Limits, Method
+from .methods import Answer, Limits, Method, Refusal
+from .turns import turns
 
 _How = Literal["at once", "in gaps", "last"]
 """Position of transfers among the copies of a stream; ``at once`` is the paper's way."""
@@ -48,36 +51,70 @@ _Span = tuple[int, int]
 
 def in_step(instance: Instance) -> Instance:
     """Return the instance of one GPU, with copies as slow as when all GPUs of its node copy at once."""
+    return _beside(instance, cluster_of(instance).node_gpus)
+
+
+def _beside(instance: Instance, copies: Fraction | int) -> Instance:
+    """Return the instance of one GPU, with copies as slow as so many copies of its node at once."""
     cluster = cluster_of(instance)
     blocks = tuple(
         replace(
             block,
-            offload_ns=_shared_ns(cluster, block.bytes, block.offload_ns),
-            prefetch_ns=_shared_ns(cluster, block.bytes, block.prefetch_ns),
+            offload_ns=_shared_ns(cluster, block.bytes, block.offload_ns, copies),
+            prefetch_ns=_shared_ns(cluster, block.bytes, block.prefetch_ns, copies),
         )
         for block in instance.blocks
     )
     return replace(one_gpu(instance), blocks=blocks)
 
 
-def _shared_ns(cluster: Cluster, size: int, alone: int | None) -> int | None:
-    """Return the time of a copy while all GPUs of a node copy as much; None and 0 are returned unchanged."""
+def _shared_ns(cluster: Cluster, size: int, alone: int | None, copies: Fraction | int) -> int | None:
+    """Return the time of a copy that shares the bus; None and 0 are returned unchanged."""
     if not alone:
         return alone
-    return max(alone, cluster.passing_ns(size, alone, cluster.node_gpus))
+    return max(alone, cluster.passing_ns(size, alone, copies))
 
 
 def spread(instance: Instance, method: Method, limits: Limits) -> Answer:
-    """Plan with a method for one GPU, and extend its schedule to all GPUs.
+    """Plan with a method for one GPU, and extend its schedules to all GPUs; return the shortest.
 
-    The bound of the method is left out, as it holds for one GPU only. Errors are those of the method.
-    `Limits.on_better` is not called, because better schedules are of one GPU.
+    The method plans for GPUs in step, and, where the bus slows copies down, for GPUs of which half are in
+    each other's way; each of the plans has its share of the time. The bound of the method is left out, as it
+    holds for one GPU only. Errors are those of the method in step. `Limits.on_better` is not called, because
+    better schedules are of one GPU.
     """
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
-    answer = method(in_step(instance), dataclasses.replace(limits, on_better=None))
+    step, half = in_step(instance), _beside(instance, Fraction(1 + cluster_of(instance).node_gpus, 2))
+    if half == step:
+        answer, best = _extended(instance, step, method, limits, deadline, share=1.0)
+        return Answer(best, answer.stopped_by, infeasible=answer.infeasible)
+    answer, best = _extended(instance, step, method, limits, deadline, share=0.5)
+    if best is not None and answer.stopped_by != "interrupted":
+        try:
+            other, found = _extended(instance, half, method, limits, deadline, share=1.0)
+        except Refusal:
+            return Answer(best, answer.stopped_by)
+        if found is not None and found.makespan_ns < best.makespan_ns:
+            best = found
+        if other.stopped_by == "interrupted":
+            answer = other
+    return Answer(best, answer.stopped_by, infeasible=answer.infeasible)
+
+
+def _extended(
+    instance: Instance, plan: Instance, method: Method, limits: Limits, deadline: float, *, share: float
+) -> tuple[Answer, Schedule | None]:
+    """Return a method's answer on one GPU in a share of the time left, and its schedule on all GPUs."""
+    seconds = None if limits.time_limit is None else max(share * (deadline - time.monotonic()), 0.0)
+    answer = method(plan, dataclasses.replace(limits, on_better=None, time_limit=seconds))
+    if answer.schedule is None:
+        return answer, None
     with until(deadline, LEAST):
-        schedule = None if answer.schedule is None else weave(instance, answer.schedule)
-    return Answer(schedule, answer.stopped_by, infeasible=answer.infeasible)
+        woven = weave(instance, answer.schedule)
+        best = woven
+        for turn in turns(instance, woven) if left() else ():
+            best = min(best, turn, key=lambda one: one.makespan_ns)
+    return answer, best
 
 
 def weave(instance: Instance, schedule: Schedule) -> Schedule:

@@ -69,7 +69,11 @@ TABLES = (
 )
 """What a page may add to."""
 
-READERS = {"pebbler/instance/1": pebbler.read_instance, "pebbler/profile/1": pebbler.read_profile}
+READERS = {
+    "pebbler/instance/1": pebbler.read_instance,
+    "pebbler/profile/1": pebbler.read_profile,
+    "pebbler/trace/1": pebbler.read_trace,
+}
 
 FENCED = re.compile(
     r"^(?P<marks>(?: *<!--.*-->\n)*)(?P<indent> *)```(?P<language>.*)\n(?P<text>(?:.*\n)*?)(?P=indent)```$",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from ..instances.instance import Instance
@@ -36,6 +36,40 @@ def is_on_host(instance: Instance, operation: Operation) -> bool:
     return instance.tasks[operation.task].algorithms[operation.algorithm].on == "host"
 
 
+class Clocks:
+    """Which steps of a list have ended when another starts, whatever their durations.
+
+    A step starts when the one before it on its track, and all that it waits for, have ended. Steps of a track
+    form a chain. So one number a track answers every question of order: the last position there that has
+    ended when a step ends.
+
+    Parameters
+    ----------
+    tracks
+        The track of each step, such as its stream.
+    before
+        For each step, the positions of steps earlier in the list that it waits for; the one before it on its
+        track need not be among them.
+    """
+
+    def __init__(self, tracks: Sequence[Hashable], before: Iterable[Iterable[int]]) -> None:
+        self._tracks = tracks
+        self._clocks: list[dict[Hashable, int]] = []
+        last: dict[Hashable, int] = {}
+        for p, (track, earlier) in enumerate(zip(tracks, before, strict=True)):
+            clock: dict[Hashable, int] = {}
+            for q in (*earlier, last[track]) if track in last else earlier:
+                for other, latest in self._clocks[q].items():
+                    clock[other] = max(clock.get(other, NEVER), latest)
+            clock[track] = p
+            self._clocks.append(clock)
+            last[track] = p
+
+    def ends_before(self, p: int, q: int) -> bool:
+        """Return whether step `p` has ended when `q` starts, in every execution."""
+        return p != q and self._clocks[q].get(self._tracks[p], NEVER) >= p
+
+
 class Order:
     """Which operations of a schedule have ended when another starts, whatever their durations.
 
@@ -50,11 +84,12 @@ class Order:
     def __init__(self, schedule: Schedule) -> None:
         self.operations = schedule.operations
         self.position = {operation.id: p for p, operation in enumerate(self.operations)}
-        self._clocks = _clocks(self.operations, self.position)
+        streams = [operation.stream for operation in self.operations]
+        self._waits = Clocks(streams, [[self.position[i] for i in o.after] for o in self.operations])
 
     def ends_before(self, p: int, q: int) -> bool:
         """Return whether operation `p` has ended when `q` starts, in every execution."""
-        return p == NEVER or (p != q and self._clocks[q].get(self.operations[p].stream, NEVER) >= p)
+        return p == NEVER or self._waits.ends_before(p, q)
 
     def acquisition(self, residence: Residence | HostResidence) -> int:
         """Return the position of the operation that acquires a residence; `NEVER` for time 0."""
@@ -151,25 +186,3 @@ class _Holders(Generic[Held]):
             last = bisect_right(self._starts, start + size) - 1
             self._starts[first:last] = [start]
             self._holder[first:last] = [residence]
-
-
-def _clocks(operations: tuple[Operation, ...], position: dict[int, int]) -> list[dict[str, int]]:
-    """Return, per operation and stream, the last position that has ended when the operation ends.
-
-    On its own stream, this is the operation itself. Operations of a stream form a chain, so these few numbers
-    answer every question of order.
-    """
-    clocks: list[dict[str, int]] = []
-    last: dict[str, int] = {}
-    for p, operation in enumerate(operations):
-        clock: dict[str, int] = {}
-        before = [position[i] for i in operation.after]
-        if operation.stream in last:
-            before.append(last[operation.stream])
-        for q in before:
-            for stream, latest in clocks[q].items():
-                clock[stream] = max(clock.get(stream, NEVER), latest)
-        clock[operation.stream] = p
-        clocks.append(clock)
-        last[operation.stream] = p
-    return clocks

@@ -21,6 +21,7 @@ from ..instances.profile import Profile
 from ..instances.suites.manifest import Manifest
 from .bounds.certificate import Certificate
 from .schedule import Schedule
+from .traces.trace import Trace
 
 FORMATS: dict[str, type[msgspec.Struct]] = {
     "certificate": Certificate,
@@ -28,6 +29,7 @@ FORMATS: dict[str, type[msgspec.Struct]] = {
     "manifest": Manifest,
     "profile": Profile,
     "schedule": Schedule,
+    "trace": Trace,
 }
 """Classes of the documents that have a schema, by the name of their format."""
 

@@ -16,7 +16,7 @@ from ...instances.errors import BudgetError, FormatError, PebblerError
 from ...instances.files import read_bytes, read_toml
 from ...instances.instance import Instance
 from ...instances.networks.taskgraph import Graph
-from ...instances.origin import Optimizer
+from ...instances.origin import DataPrecision, Optimizer
 from ...instances.suites.suite import find_suite, members
 from ...instances.units import LARGEST, LARGEST_SEED, MOST_THREADS, parse_size, parse_time
 from ...instances.workload import Side, Workload
@@ -45,7 +45,7 @@ class Grid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     ----------
     network, batch, device, cudnn, graph, engines, weights_as_blocks
         As in a `Workload`.
-    steady, optimizer, optimizer_on, host_bandwidth, host_memory, link_both
+    precision, steady, optimizer, optimizer_on, host_bandwidth, host_memory, link_both
         As well.
     budgets
         Budgets in the usual form: ``12GiB``, ``50%``, ``1.05xMmin``.
@@ -60,6 +60,7 @@ class Grid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     budgets: Annotated[tuple[str, ...], _Filled]
     graph: Graph = "executable"
     engines: Literal["duplex", "single"] = "duplex"
+    precision: DataPrecision = "fp32"
     weights_as_blocks: bool = False
     steady: bool = False
     optimizer: Optimizer | None = None
@@ -207,6 +208,7 @@ def problems(sweep: Sweep, folder: Path) -> Iterator[tuple[Problem, tuple[Instan
             optimizer_on=grid.optimizer_on,
             host_bandwidth=grid.host_bandwidth,
             cudnn=grid.cudnn,
+            precision=grid.precision,
         )
         for budget in grid.budgets:
             problem = WorkloadProblem(workload, budget, grid.sub_batch)

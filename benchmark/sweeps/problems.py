@@ -69,6 +69,8 @@ class WorkloadProblem:
         rest = [word for word in words if word not in ("executable", "duplex")]
         if work.cudnn is not None:
             rest.append(f"cuDNN {work.cudnn}")
+        if work.precision != "fp32":
+            rest.append(work.precision)
         if work.updated_by is not None:
             rest.append(f"steady, {work.updated_by}")
         elif work.weights_as_blocks:

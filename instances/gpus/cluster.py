@@ -170,7 +170,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Return the bytes that a copy puts on the bus, by its size and its time with the bus to itself."""
         return load_of(size, alone_ns, self.bus_bytes_per_second)
 
-    def passing_ns(self, size: int, alone_ns: int, copies: int = 1) -> int:
+    def passing_ns(self, size: int, alone_ns: int, copies: Fraction | int = 1) -> int:
         """Return the least time in which the bus passes copies; 0 if a copy takes no time."""
         load = copies * self.load(size, alone_ns) if alone_ns else 0
         return math.ceil(load * SECOND / self.bus_bytes_per_second)

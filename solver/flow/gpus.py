@@ -12,16 +12,21 @@ two further conditions:
   in the iteration less that time. In the same way, the bytes after an instant pass it in the iteration less
   the least time before the instant.
 
-With whole columns, this argument about the mean fails. Such a model has the gradients and no bus.
+With whole columns, the mean is no solution. But a row of the bus is about the sum over all GPUs, and so about
+the mean, whatever the columns. Give these rows prices that are at most one in all. Then the iteration is no
+less than the mean over all GPUs of this: the lengths of its intervals and the left sides of the rows, each in
+its share. So it is no less than the least of it that a GPU can have, whose columns are whole. The prices are
+those of the linear program.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import accumulate
+from time import monotonic
 from typing import Unpack
 
 import msgspec
@@ -35,7 +40,7 @@ from ...validate.gpus.program import cluster_of, one_gpu
 from ..bounds import Bound
 from ..gradient_bounds import own_passing_ns
 from ..linear.facade import solve_linear
-from ..linear.model import LinearModel, LinearOptions
+from ..linear.model import LinearModel, LinearOptions, LinearResult
 from .model import FlowModel, Integrality, bound_name, flow_model, proven
 
 _INSTANTS = 24
@@ -52,24 +57,59 @@ def cluster_flow_bound(
 ) -> Bound | None:
     """Bound the makespan of all GPUs by FLOW on some checkpoints.
 
-    Parameters and errors are those of `flow_bound`.
+    Parameters and errors are those of `flow_bound`. Before a model with whole columns, the linear program is
+    solved for prices of the bus.
     """
-    model = cluster_flow_model(instance, checkpoints, integrality)
+    began = monotonic()
+    linear = cluster_flow_model(instance, checkpoints, "none")
+    result = solve_linear(linear.linear, solver=solver, **options)
+    found = _proven(instance, result, linear, "none", solver)
+    if integrality == "none" or result.duals is None:
+        return found
+    bus = linear.rows.get("bus", np.zeros(0, dtype=np.int64))  # none where the bus passes all at once
+    prices = np.maximum(-result.duals[bus], 0.0)
+    model = cluster_flow_model(instance, checkpoints, integrality, prices)
+    limit = options.get("time_limit")
+    if limit is not None:
+        options["time_limit"] = max(limit - (monotonic() - began), 0.0)
     result = solve_linear(model.linear, solver=solver, **options)
-    # prices of the extended model are none of one GPU's, so there is no certificate
-    name = bound_name(integrality, f"gpus-{solver}")
-    return proven(instance, replace(result, duals=None), model, name)
+    whole = _proven(instance, result, model, integrality, solver)
+    return whole if found is None else found if whole is None else found.raised(whole)
 
 
-def cluster_flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Integrality) -> FlowModel:
-    """Build FLOW for several GPUs on some checkpoints; errors as for `flow_model`."""
+def _proven(
+    instance: Instance, result: LinearResult, model: FlowModel, integrality: Integrality, solver: str
+) -> Bound | None:
+    """Return a bound; there is no certificate, as prices of the extended model are none of one GPU's."""
+    return proven(instance, replace(result, duals=None), model, bound_name(integrality, f"gpus-{solver}"))
+
+
+def cluster_flow_model(
+    instance: Instance,
+    checkpoints: Sequence[int],
+    integrality: Integrality,
+    prices: NDArray[np.float64] | None = None,
+) -> FlowModel:
+    """Build FLOW for several GPUs on some checkpoints; errors as for `flow_model`.
+
+    Parameters
+    ----------
+    instance, checkpoints, integrality
+        As for `flow_model`. A linear program has rows of the bus.
+    prices
+        Of these rows, for a model with whole columns: not negative, and at most one in all but for rounding.
+    """
     alone = _on_bus_alone(instance)
     model = flow_model(one_gpu(alone), checkpoints, integrality)
     extension = _Extension(alone, cluster_of(alone), model)
     extension.pass_gradients()
     if integrality == "none":
         extension.share_bus()
-    return replace(model, linear=extension.linear(), rows=model.rows.and_then(extension.families))
+    linear, unit = extension.linear(), model.nanoseconds
+    if prices is not None:
+        linear, scale = extension.priced(linear, prices)
+        unit *= scale
+    return replace(model, linear=linear, nanoseconds=unit, rows=model.rows.and_then(extension.families))
 
 
 def _on_bus_alone(instance: Instance) -> Instance:
@@ -181,7 +221,43 @@ class _Extension:
     # --- the bus ----------------------------------------------------------------------------------
 
     def share_bus(self) -> None:
-        """Limit the bytes of all GPUs of a node, before and after some instants, to what the bus can pass."""
+        """(29): The bytes of all GPUs of a node on one side of an instant pass the bus.
+
+        They do so beside the tasks on the other side.
+        """
+        for moved, spare in self._bus_rows():
+            found = [(int(c), float(moved[c])) for c in np.flatnonzero(moved)]
+            whole = [(j, -1.0) for j in range(self.intervals)]
+            self.row([*found, *whole], -np.inf, -spare, family="bus")
+
+    def priced(self, linear: LinearModel, prices: NDArray[np.float64]) -> tuple[LinearModel, float]:
+        """Return the model with (29) in the objective, and the number by which this is divided.
+
+        So no cost is above one, as the tolerances of solvers assume.
+        """
+        prices = prices / max(1.0, float(prices.sum()))
+        cost = (1.0 - float(prices.sum())) * linear.cost
+        constant = 0.0
+        for price, (moved, spare) in zip(prices, self._bus_rows(), strict=True):
+            cost[: len(moved)] += price * moved
+            constant += price * spare
+        scale = max(1.0, float(cost.max()))
+        return (
+            replace(
+                linear,
+                cost=np.append(cost, constant) / scale,
+                lower=np.append(linear.lower, 1.0),
+                upper=np.append(linear.upper, 1.0),
+                integer=np.append(linear.integer, False),
+            ),
+            scale,
+        )
+
+    def _bus_rows(self) -> Iterator[tuple[NDArray[np.float64], float]]:
+        """Yield the time that all GPUs' bytes on one side of an instant keep the bus busy, by column.
+
+        With it comes the least time on the other side.
+        """
         rows, columns, values = self._entries()
         directions = zip(self.model.engine_rows, self._slowest_links(), strict=True)
         chosen = np.unique(np.linspace(0, self.intervals - 1, _INSTANTS).astype(int)).tolist()
@@ -197,17 +273,7 @@ class _Extension:
                 for part, spare in ((at <= j, self._least_after(j)), (at > j, self._least_before(j))):
                     mine = moves & part
                     moved = np.bincount(columns[mine], weights=values[mine], minlength=self.columns)
-                    self._pass_the_bus(np.asarray(moved, dtype=np.float64), load, spare)
-
-    def _pass_the_bus(self, moved: NDArray[np.float64], load: float, spare: int) -> None:
-        """(29): The bytes on one side of an instant pass the bus beside the tasks of the other side.
-
-        `moved` is, by column, the time that a GPU's engine needs. `load` is the time of the bus for one unit
-        of the engine's time. `spare` is the least time on the other side in nanoseconds.
-        """
-        found = [(int(c), load * float(moved[c])) for c in np.flatnonzero(moved)]
-        whole = [(j, -1.0) for j in range(self.intervals)]
-        self.row([*found, *whole], -np.inf, -spare / self.model.nanoseconds, family="bus")
+                    yield load * np.asarray(moved, dtype=np.float64), spare / self.model.nanoseconds
 
     def _slowest_links(self) -> list[Fraction]:
         """Return, per engine, the fewest bytes that are copied in a nanosecond."""

@@ -104,6 +104,13 @@ if TYPE_CHECKING:
     from .validate.schedule import read_schedule as read_schedule
     from .validate.schedule import write_schedule as write_schedule
     from .validate.simulate import simulate as simulate
+    from .validate.traces.programs import trace_of as trace_of
+    from .validate.traces.races import check_trace as check_trace
+    from .validate.traces.trace import Trace as Trace
+    from .validate.traces.trace import TraceBuffer as TraceBuffer
+    from .validate.traces.trace import TraceOperation as TraceOperation
+    from .validate.traces.trace import read_trace as read_trace
+    from .validate.traces.trace import write_trace as write_trace
 
     __version__: str
 
@@ -151,11 +158,15 @@ _HOMES = {
     "Status": "solver.result",
     "Suite": "instances.suites.suite",
     "Task": "instances.instance",
+    "Trace": "validate.traces.trace",
+    "TraceBuffer": "validate.traces.trace",
+    "TraceOperation": "validate.traces.trace",
     "Workload": "instances.workload",
     "best_bound": "solver.bounds",
     "build_program": "heuristics.program.placement",
     "check": "validate.gpus.check",
     "check_certificate": "validate.bounds.certificate",
+    "check_trace": "validate.traces.races",
     "cluster_instances": "instances.gpus.workload",
     "compare": "benchmark.comparison.compare",
     "compare_auto": "benchmark.comparison.compare",
@@ -184,6 +195,7 @@ _HOMES = {
     "read_instance": "instances.files",
     "read_profile": "instances.profile",
     "read_schedule": "validate.schedule",
+    "read_trace": "validate.traces.trace",
     "refine_bound": "solver.flow.stages",
     "register": "heuristics.methods",
     "several_gpus": "instances.gpus.workload",
@@ -192,6 +204,7 @@ _HOMES = {
     "split_parts": "instances.transforms",
     "timeline": "benchmark.pictures.schedule",
     "trace": "benchmark.pictures.trace",
+    "trace_of": "validate.traces.programs",
     "with_budget": "instances.memory",
     "with_engines": "instances.transforms",
     "with_inputs_on_clock": "instances.transforms",
@@ -202,6 +215,7 @@ _HOMES = {
     "write_instance": "instances.files",
     "write_profile": "instances.profile",
     "write_schedule": "validate.schedule",
+    "write_trace": "validate.traces.trace",
 }
 """The public names, and the module that each is defined in."""
 

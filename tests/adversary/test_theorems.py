@@ -14,9 +14,9 @@ from .instances import adversarial, features
 from .theorems import MACHINE, PLAIN, THEOREMS
 
 SLOW = pytest.mark.slow
-SOME = 0.5
+SOME = 0.4
 """Share of the attacks that the suite makes."""
-RARE = ("single peak", "windows", "idle windows", "parts")
+RARE = ("single peak", "prices", "prices with second runs", "windows", "idle windows", "parts")
 """Theorems whose rows are in few models: the suite attacks them as often as `.ci/long`."""
 SEARCH = "exhaustive search"
 """The judge: in parts, which can run at once, it agrees with a search without its pruning on a thousand
@@ -29,12 +29,12 @@ def cases() -> Iterator[Any]:
     for name, theorem in THEOREMS.items():
         if name == SEARCH:
             yield from (pytest.param(name, seed, COUNT_OF_PART, marks=SLOW) for seed in range(PARTS))
-            yield name, 0, COUNT_OF_PART // 2
+            yield name, 0, int(SOME * COUNT_OF_PART)
         else:
             count = 40 if theorem.is_slow else 80
             yield pytest.param(name, 0, count, marks=[] if name in RARE else SLOW)
             if name not in RARE:
-                yield name, 0, count // 2
+                yield name, 0, int(SOME * count)
 
 
 def shares(names: Iterable[str]) -> Iterator[Any]:
@@ -79,7 +79,7 @@ def test_no_bound_is_above_a_schedule_that_keeps_within_host_memory(name: str, s
     assert tally.instances >= 0.4 * count
     assert tally.instances - tally.impossible >= 0.2 * count
     assert tally.active >= 1, tally
-    assert tally.features["no host memory"] >= 1, tally
+    assert tally.features["no host memory"] >= 1 or share < 1, tally
     assert tally.features["host memory for some copies"] >= 0.2 * tally.instances, tally
 
 

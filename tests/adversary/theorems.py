@@ -632,10 +632,10 @@ def flow_with_second_runs(case: Case) -> Iterator[Claim]:
 def cluster_rows(case: Case) -> Iterator[Claim]:
     """GPUs of one kind run the same tasks, under the budget each, and none runs again. What gradients take on
     engines, cores and network from where they are complete, is at most the iteration. FLOW of one GPU with
-    the gradients on its engines, and as a linear program with the bus of a node, bounds it as well. The bus
-    is looked at before and after an instant, by positions: a gradient whose task ends at or before the
-    instant may have passed before it. The judge searches two GPUs of one node that add up gradients on the
-    host."""
+    the gradients on its engines and the bus of a node bounds it as well: a linear program has rows of the
+    bus, and a model with whole columns has prices of these rows. The bus is looked at before and after an
+    instant, by positions: a gradient whose task ends at or before the instant may have passed before it. The
+    judge searches two GPUs of one node that add up gradients on the host."""
     instance = case.instance
     try:
         found = cluster_brute_force(instance, most_states=_STATES)
@@ -647,8 +647,7 @@ def cluster_rows(case: Case) -> Iterator[Claim]:
     integrality: Integrality = case.rng.choice(("none", "none", "all"))
     bound = cluster_flow_bound(instance, case.checkpoints(), integrality=integrality)
     if bound is not None:
-        has_bus = integrality == "none"
-        yield Claim(bound.bound_by, bound.lower_bound_ns, possible, has_bus)
+        yield Claim(bound.bound_by, bound.lower_bound_ns, possible)
 
 
 @theorem(
@@ -669,7 +668,7 @@ def cluster_rows_against_schedules(case: Case) -> Iterator[Claim]:
     integrality: Integrality = case.rng.choice(("none", "none", "all"))
     bound = cluster_flow_bound(instance, case.checkpoints(), integrality=integrality)
     if bound is not None:
-        yield Claim(bound.bound_by, bound.lower_bound_ns, possible, integrality == "none" and gradients)
+        yield Claim(bound.bound_by, bound.lower_bound_ns, possible, gradients)
 
 
 def with_least_budget(instance: Instance) -> Instance:

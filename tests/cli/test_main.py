@@ -41,6 +41,7 @@ COMMANDS = [
     "bound",
     "check",
     "check-bound",
+    "check-trace",
     "trace",
     "profile",
     "run",

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pebbler import Workload, best_bound, solve
+from pebbler import Workload, best_bound, solve, trace_of
 from pebbler.benchmark.output.machine import origin
 from pebbler.benchmark.sweeps.jobs import Found, Setting
 from pebbler.benchmark.sweeps.problems import About
@@ -152,6 +152,7 @@ def _form(line: str, *values: dict[str, tuple[str, ...]]) -> Form:
 FORMS = (
     _form("check {instance} {schedule}"),
     _form("check-bound {instance} {certificate}"),
+    _form("check-trace {trace}"),
     _form("trace {instance} {schedule} -o {out}"),
     _form("emit {lenet} {lenet_schedule} -o {out}"),
     _form(
@@ -244,6 +245,7 @@ def seeds() -> dict[str, tuple[bytes, ...]]:
     return {
         "instance": (*(encode(one) for one, _ in pairs), encode(cluster), encode(parts)),
         "schedule": tuple(encode(schedule) for _, schedule in pairs),
+        "trace": tuple(encode(trace_of(one, schedule)) for one, schedule in pairs),
         "certificate": tuple(encode(_certificate(one)) for one, _ in pairs),
         "lenet": (encode(lenet),),
         "lenet_schedule": (encode(_scheduled(lenet)),),

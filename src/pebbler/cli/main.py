@@ -242,6 +242,18 @@ def _check(arguments: argparse.Namespace) -> int:
     return DONE if report.valid else NO
 
 
+def _check_trace(arguments: argparse.Namespace) -> int:
+    from ..validate.traces.races import check_trace
+    from ..validate.traces.trace import read_trace
+
+    report = check_trace(read_trace(arguments.trace))
+    if arguments.json:
+        print_json(report)
+    else:
+        print("no timing corrupts data" if report.valid else "\n".join(report.reasons))
+    return DONE if report.valid else NO
+
+
 def _trace(arguments: argparse.Namespace) -> int:
     from msgspec import json
 
@@ -428,6 +440,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_file(command)
     command.add_argument("schedule", metavar="SCHEDULE", help="a schedule file")
+
+    command = add_command(
+        commands,
+        "check-trace",
+        _check_trace,
+        "prove that no timing of another system's streams corrupts data, or print every race",
+        "pebbler check-trace offload.trace.json",
+    )
+    command.add_argument(
+        "trace", metavar="TRACE", help="a trace file: operations, streams, waits and buffers"
+    )
 
     command = add_command(
         commands,

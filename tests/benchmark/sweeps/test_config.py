@@ -85,6 +85,7 @@ def test_weights_and_host_memory_are_part_of_the_problem(tmp_path: Path) -> None
     text = HEAD + 'methods = ["modnn"]\n'
     for keys in (
         "",
+        'precision = "bf16"',
         "weights_as_blocks = true",
         "steady = true",
         'steady = true\noptimizer = "adam"',
@@ -96,6 +97,7 @@ def test_weights_and_host_memory_are_part_of_the_problem(tmp_path: Path) -> None
     found = jobs_of(write_config(tmp_path, text))
     assert [job.about.problem.removeprefix("alexnet/16/K40/12GiB") for job in found] == [
         "",
+        "/bf16",
         "/weights as blocks",
         "/steady, sgd",
         "/steady, adam",
@@ -103,7 +105,7 @@ def test_weights_and_host_memory_are_part_of_the_problem(tmp_path: Path) -> None
         "/link 20GB/s for both directions",
         "/steady, adamw/optimizer on either side/host 40GB/s",
     ]
-    assert len({job.about.family_sha256 for job in found}) == 7
+    assert len({job.about.family_sha256 for job in found}) == 8
 
 
 def test_sub_batch_is_part_of_the_problem(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Traces of any system: what its streams did to which bytes, and whether some timing corrupts data."""
