@@ -52,7 +52,8 @@ from pebbler.validate.execution.cpu import kernels as cpu
 from pebbler.validate.execution.cuda import calls as cuda
 
 ROOT = Path(__file__).parents[1]
-PAGES = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
+AT_THE_ROOT = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md")
+PAGES = {str(path.relative_to(ROOT)): path for path in (*AT_THE_ROOT, *(ROOT / "docs").glob("*.md"))}
 SCRIPTS = (ROOT / "docs" / "scripts", ROOT / "paper" / "scripts")
 FOLDERS = ("docs", "paper", "tests", "instances", "validate", "heuristics", "solver", "benchmark", "src")
 LANGUAGES = {"csv", "json", "python", "sh", "text", "toml"}
@@ -456,5 +457,5 @@ def test_every_page_is_reached_from_the_index() -> None:
         new = {_target(page, place) for place in _links(page)} & PAGES.keys() - reached
         reached |= new
         open_pages += new
-    assert PAGES.keys() - {"README.md"} <= reached
+    assert PAGES.keys() - {page.name for page in AT_THE_ROOT} <= reached
     assert "docs/index.md" in {_target("README.md", place) for place in _links("README.md")}

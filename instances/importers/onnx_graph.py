@@ -665,6 +665,8 @@ class _Reader:
         tensor = self.tensors.get(self.constants.get(name, ""))
         if tensor is None:
             raise self._error(node, f"'{name}' is no constant")
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:  # a model may name any file
+            raise self._error(node, f"the values of '{name}' are in another file, which is not read")
         try:
             values: list[Any] = numpy_helper.to_array(tensor).reshape(-1).tolist()
         except (KeyError, TypeError, ValueError) as error:  # of data that do not fit their shape or type

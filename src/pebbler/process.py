@@ -37,6 +37,8 @@ def program(command: Callable[[], int] | None = None) -> NoReturn:
     command
         What to run; by default the command line.
     """
+    if sys.platform == "win32":
+        sys.exit("pebbler: Pebbler runs on Linux and macOS; on Windows, use the Windows Subsystem for Linux")
     gc.set_threshold(SELDOM)
     signals = _Signals()
     status = None

@@ -397,7 +397,7 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
         listener.bind(str(tmp_path / "s"))
         with pytest.raises(PebblerError, match="it is a device or a socket"):
             read_bytes(tmp_path / "s")
-    with pytest.raises(PebblerError, match="cannot be read: embedded null"):
+    with pytest.raises(PebblerError, match=r"cannot be read: .*embedded null"):
         read_bytes("a\0b")
     with pytest.raises(PebblerError, match="cannot be read: File name too long"):
         read_bytes("a" * 5000)

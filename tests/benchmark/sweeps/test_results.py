@@ -41,7 +41,7 @@ def test_runs_come_out_as_they_went_in(runs: list[Run], tmp_path: Path) -> None:
 COMMITTED = [
     place
     for folder in ("docs", "paper")
-    for place in sorted((Path(__file__).parents[2] / folder / "data").glob("*.sqlite"))
+    for place in sorted((Path(__file__).parents[3] / folder / "data").glob("*.sqlite"))
 ]
 
 

@@ -312,6 +312,11 @@ def refused(kind: str) -> tuple[Model, str]:
         case "clip":
             model.weights.append(helper.make_tensor("low", FLOAT, [], [-1.0]))
             x = model.node("Clip", "bad", x, "low")
+        case "elsewhere":
+            low = TensorProto(name="low", data_type=FLOAT, data_location=TensorProto.EXTERNAL)
+            low.external_data.add(key="location", value="low.bin")
+            model.weights.append(low)
+            x = model.node("Clip", "bad", x, "low")
         case "positions":
             x = model.node("Transpose", "t", x, perm=[0, 2, 1, 3])
             x = model.node("MatMul", "bad", x, model.weight("w", 8, 8))
@@ -378,6 +383,7 @@ def refused(kind: str) -> tuple[Model, str]:
         "auto_pad",
         "constant",
         "clip",
+        "elsewhere",
         "positions",
         "reshape",
         "norm",

@@ -23,6 +23,7 @@ CHECKSUMS = {
     "random": "dac951442fe6292dc1b27902cb31383e67110597a49ec9b49c65285245263cf2",
 }
 """Of suites without networks, whose costs may still be calibrated."""
+PINNED = Path(__file__).parents[3] / "docs" / "data" / "suites.sha256"
 
 
 def of(suite: str) -> list[Member]:
@@ -41,11 +42,22 @@ def test_names_are_unique_and_good_as_file_names(suite: str) -> None:
     assert not any(name.startswith((".", "-")) for name in names)
 
 
-def require_good(member: Member, folder: Path) -> None:
-    """It keeps the format's rules, which the reader checks, and fits its budget."""
+@pytest.fixture(scope="module")
+def pinned() -> dict[str, str]:
+    """Checksums that a release fixes, by suite and file."""
+    pairs = map(str.split, PINNED.read_text(encoding="utf-8").splitlines())
+    return {file: checksum for checksum, file in pairs}
+
+
+def test_the_checksums_of_a_release_have_every_instance(pinned: dict[str, str]) -> None:
+    assert [*pinned] == [f"{suite}/{member.name}.instance.json" for suite in SUITES for member in of(suite)]
+
+
+def require_good(member: Member, folder: Path, checksum: str) -> None:
+    """It keeps the format's rules, which the reader checks, fits its budget, and is as it is pinned."""
     instance = member.build()
     path = folder / "x.instance.json"
-    write_instance(instance, path)
+    assert write_instance(instance, path) == checksum, "docs/scripts/checksums.py --write, if meant"
     assert read_instance(path) == instance
     assert instance.name == member.name
     assert least_budget(instance) <= instance.budget_bytes
@@ -58,19 +70,23 @@ def is_large(member: Member) -> bool:
 
 @pytest.mark.parametrize("suite", SUITES)
 @pytest.mark.parametrize("each", [12, pytest.param(1, marks=pytest.mark.slow)])
-def test_instances_of_a_suite_are_valid(each: int, suite: str, tmp_path: Path) -> None:
+def test_instances_of_a_suite_are_valid(
+    each: int, suite: str, tmp_path: Path, pinned: dict[str, str]
+) -> None:
     for member in of(suite)[::each]:
         if not is_large(member):
-            require_good(member, tmp_path)
+            require_good(member, tmp_path, pinned[f"{suite}/{member.name}.instance.json"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("suite", "count"), [("papers", 13), ("scaling", 14)])
-def test_the_largest_instances_of_a_suite_are_valid(suite: str, count: int, tmp_path: Path) -> None:
+def test_the_largest_instances_of_a_suite_are_valid(
+    suite: str, count: int, tmp_path: Path, pinned: dict[str, str]
+) -> None:
     large = [member for member in of(suite) if is_large(member)]
     assert len(large) == count
     for member in large:
-        require_good(member, tmp_path)
+        require_good(member, tmp_path, pinned[f"{suite}/{member.name}.instance.json"])
 
 
 @pytest.mark.parametrize("suite", CHECKSUMS)
