@@ -419,7 +419,9 @@ def _parser() -> argparse.ArgumentParser:
         "pebbler solve vgg16.instance.json --method vdnn-all-p -o vgg16.schedule.json",
     )
     add_file(command)
-    command.add_argument("--method", required=True, metavar="M", help="see pebbler methods")
+    command.add_argument(
+        "--method", required=True, metavar="M", help="see pebbler methods; exec:PROGRAM is a program of yours"
+    )
     add_limits(command, "of the method, from when it is loaded")
     command.add_argument("--warm-start", metavar="SCHEDULE", help="a schedule to start from")
     command.add_argument(
