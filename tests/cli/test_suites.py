@@ -1,4 +1,4 @@
-"""The commands ``generate``, ``best-known`` and ``schemas``, and the old names of the last two."""
+"""The commands ``suite``, ``generate``, ``best-known`` and ``schemas``, and the old names of the last two."""
 
 from __future__ import annotations
 
@@ -29,6 +29,41 @@ Toys = Callable[..., None]
 EMPTY = Registry(suite="tiny")
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+# --- suite --------------------------------------------------------------------------------------------
+
+
+def test_suites_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["suite", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(list_suites())
+    assert main(["suite", "list", "--json"]) == 0
+    counts = {entry["name"]: entry["instances"] for entry in json.loads(capsys.readouterr().out)["suites"]}
+    assert counts["tiny"] == 51
+    assert main(["suite", "show", "tiny"]) == 0
+    names = [member.name for member in members(find_suite("tiny"))]
+    first, *shown, last = capsys.readouterr().out.splitlines()
+    assert (first, shown) == (f"tiny: {find_suite('tiny').title}", names)
+    assert last == "51 instances; 51 have a best-known schedule; pebbler best-known tiny shows them"
+    assert main(["suite", "show", "tight", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["instances"]) == 68
+
+
+def test_a_suite_is_exported_as_an_archive(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["suite", "export", "tiny", "-o", "t.tar", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"suite": "tiny", "instances": 51, "sha256": sha256_of("t.tar")}
+
+
+def test_suite_needs_a_command_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, told in (
+        ("", "required: COMMAND; see pebbler suite --help"),
+        ("lists", "there is no command 'lists'; did you mean list?"),
+        ("show tinny", "there is no suite 'tinny'; did you mean tiny"),
+        ("export tiny -o no/t.tar", "no/t.tar cannot be written"),
+    ):
+        assert told in refusal(capsys, "suite", *words.split())
 
 
 # --- generate -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The commands ``generate``, ``best-known`` and ``schemas``: suites, what is known of them, their formats."""
+"""The commands ``suite``, ``best-known`` and ``schemas``: suites, what is known of them, their formats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..instances.errors import PebblerError, escaped
-from .options import Parser, add_command, add_limits, add_output, name_list, print_json, require_folder
+from .options import (
+    Parser,
+    add_command,
+    add_limits,
+    add_output,
+    name_list,
+    print_json,
+    require_folder,
+    require_place,
+)
 
 if TYPE_CHECKING:
     from ..benchmark.sweeps.best_known import Record, Registry
@@ -16,15 +25,35 @@ if TYPE_CHECKING:
 _SUITES = "papers, random, scaling, tight, tiny or transformers"
 
 
-def add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add ``generate``."""
-    command = add_command(
-        commands,
-        "generate",
-        _generate,
-        "write the instances of a suite, with a manifest and checksums",
-        "pebbler generate tiny -o tiny",
+def add_suite(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add ``suite``, and ``generate``, the short name of ``suite write``."""
+    summary = "list, show, write or export suites of instances"
+    group = commands.add_parser(
+        "suite",
+        help=summary,
+        description=f"{summary.capitalize()}.",
+        epilog="With --json, each prints one JSON object. example: pebbler suite export tiny -o tiny.tar",
     )
+    parts = group.add_subparsers(metavar="COMMAND", required=True)
+    add_command(parts, "list", _list, "all suites", "pebbler suite list")
+    command = add_command(parts, "show", _show_suite, "the instances of a suite", "pebbler suite show tiny")
+    command.add_argument("suite", metavar="SUITE", help=_SUITES)
+    _add_write(parts, "write", "pebbler suite write tiny -o tiny")
+    command = add_command(
+        parts,
+        "export",
+        _export,
+        "write a suite as one archive with schemas, licence and citation, the same bytes on any machine",
+        "pebbler suite export tiny -o tiny.tar",
+    )
+    command.add_argument("suite", metavar="SUITE", help=_SUITES)
+    add_output(command, "ARCHIVE.tar")
+    _add_write(commands, "generate", "pebbler generate tiny -o tiny")
+
+
+def _add_write(commands: argparse._SubParsersAction[Parser], name: str, example: str) -> None:
+    summary = "write the instances of a suite, with a manifest and checksums"
+    command = add_command(commands, name, _generate, summary, example)
     command.add_argument("suite", metavar="SUITE", help=_SUITES)
     add_output(command, "DIR")
 
@@ -70,6 +99,53 @@ def add_schemas(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     command.add_argument("name", nargs="?", metavar="NAME", help="a format, to be printed: instance, ...")
     command.add_argument("-o", "--output", type=Path, metavar="DIR", help="where to write all")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from ..benchmark.output.table import format_table
+    from ..instances.suites.suite import find_suite, list_suites, members
+
+    suites = [(name, find_suite(name)) for name in list_suites()]
+    counts = [sum(1 for _ in members(suite)) for _, suite in suites]
+    if arguments.json:
+        entries = [
+            {"name": name, "title": suite.title, "instances": count}
+            for (name, suite), count in zip(suites, counts, strict=True)
+        ]
+        print_json({"suites": entries})
+    else:
+        rows = [(name, str(count), suite.title) for (name, suite), count in zip(suites, counts, strict=True)]
+        print(format_table(("suite", "instances", "what it is"), rows, "lrl"))
+    return 0
+
+
+def _show_suite(arguments: argparse.Namespace) -> int:
+    from ..benchmark.sweeps.best_known import best_known
+    from ..instances.suites.suite import find_suite, members
+
+    suite = find_suite(arguments.suite)
+    names = [member.name for member in members(suite)]
+    solved = {r.instance for r in best_known(arguments.suite).records if r.schedule is not None}
+    if arguments.json:
+        print_json({"suite": arguments.suite, "title": suite.title, "instances": names})
+    else:
+        print(f"{arguments.suite}: {suite.title}", *names, sep="\n")
+        known = f"{len(solved & set(names))} have a best-known schedule"
+        print(f"{len(names)} instances; {known}; pebbler best-known {arguments.suite} shows them")
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from ..benchmark.sweeps.archive import export_suite
+
+    require_place(arguments.output)
+    manifest, checksum = export_suite(arguments.suite, arguments.output)
+    if arguments.json:
+        print_json({"suite": manifest.suite, "instances": len(manifest.instances), "sha256": checksum})
+    else:
+        told = f"suite {manifest.suite} of pebbler {manifest.pebbler}, {len(manifest.instances)} instances"
+        print(f"{escaped(str(arguments.output))}: {told}; SHA-256 {checksum}")
+    return 0
 
 
 def _generate(arguments: argparse.Namespace) -> int:
