@@ -189,6 +189,37 @@ def test_best_known_shows_what_is_shipped(capsys: pytest.CaptureFixture[str]) ->
     assert list(Path().iterdir()) == []
 
 
+def test_best_known_shows_by_its_long_name_and_verifies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["best-known", "tiny"]) == 0
+    shown = capsys.readouterr().out
+    assert main(["best-known", "show", "tiny"]) == 0
+    assert capsys.readouterr().out == shown
+    assert main(["best-known", "verify"]) == 0
+    assert capsys.readouterr().out == "51 records hold\n"
+
+
+def test_best_known_submits_what_is_better_and_a_maintainer_merges_it(
+    instance: Instance, best: Schedule, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine.json").write_bytes(encode(best))
+    with monkeypatch.context() as patch:
+        patch.setattr("pebbler.benchmark.sweeps.best_known.best_known", lambda suite: Registry(suite=suite))
+        assert main(["best-known", "submit", "tiny", "mine.json", "-o", "sent.json"]) == 0
+    assert capsys.readouterr().out == f"sent.json: better than what is known of {instance.name}\n"
+    assert main(["best-known", "verify", "sent.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"valid": True, "records": 1, "reasons": []}
+    Path("known").mkdir()
+    Path("known/tiny.json").write_bytes(encode(EMPTY))
+    assert main(["best-known", "tiny", "--admit", "sent.json", "-o", "known"]) == 0
+    assert known() == admit(EMPTY, instance, schedule=best)
+    wrong = msgspec.json.decode(Path("sent.json").read_bytes())
+    wrong["records"][0]["instance_sha256"] = "0"
+    Path("sent.json").write_bytes(msgspec.json.encode(wrong))
+    capsys.readouterr()
+    assert main(["best-known", "verify", "sent.json"]) == 1
+    assert "the checksum is of another instance" in capsys.readouterr().out
+
+
 def test_best_known_fills_the_file_and_a_second_time_finds_nothing_open(
     open_suite: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -291,6 +322,14 @@ def test_best_known_refuses_what_it_cannot_enter(best: Schedule, capsys: pytest.
         ("tiny --admit none.json -o known", "none.json cannot be read"),
         ("tiny --admit s.json -o known", "is not valid: "),
         ("tiny --admit s.json -o s.json", "s.json is a file"),
+        ("tiny tight", "best-known shows one suite; leave out tight"),
+        ("show", "there is no suite 'show'"),
+        ("submit tiny", "give a suite, files and where to write, such as"),
+        ("submit tiny s.json", "give a suite, files and where to write, such as"),
+        ("submit tiny s.json -o t.json", "is not valid: "),
+        ("submit tiny s.json --methods modnn -o t.json", "best-known submit has no --methods"),
+        ("verify tiny -o t.json", "best-known verify writes no file; leave -o out"),
+        ("verify s.json", "s.json is not a registry"),
         ("tiny -o other", "other/tiny.json is of suite 'tight', not of 'tiny'"),
     ):
         assert told in refusal(capsys, "best-known", *words.split())

@@ -225,6 +225,8 @@ FORMS = (
     _form("suite export tiny -o {out}"),
     _form("best-known tiny"),
     _form("best-known tiny --admit {schedule} -o {out}", LIMITS, {"--methods": ("modnn",)}),
+    _form("best-known submit tiny {schedule} -o {out}", {"--memory": ("paged",)}),
+    _form("best-known verify {schedule}"),
     _form("schemas", {"-o": ("{out}",)}),
     _form("schemas instance"),
     _form("networks lenet", {"--batch": ("2",)}),

@@ -64,10 +64,17 @@ def add_best_known(commands: argparse._SubParsersAction[Parser]) -> None:
         commands,
         "best-known",
         _best_known,
-        "the best schedules and bounds that are known of a suite, and better ones on demand",
+        "the best schedules and bounds that are known of a suite, and better ones on demand: show SUITE (or "
+        "SUITE alone); submit SUITE FILE... writes those that are better into a file to send; verify "
+        "[SUITE|FILE...] checks all records anew",
         "pebbler best-known tight --methods modnn,flow --time-limit 60s -o known",
     )
-    command.add_argument("suite", metavar="SUITE", help=_SUITES)
+    command.add_argument(
+        "words",
+        nargs="+",
+        metavar="[show|submit|verify] SUITE|FILE",
+        help=f"{_SUITES}; files to submit: schedules or certificates; files to verify: submissions",
+    )
     command.add_argument(
         "--methods",
         type=name_list,
@@ -76,15 +83,19 @@ def add_best_known(commands: argparse._SubParsersAction[Parser]) -> None:
         help="solve with each the instances whose optimum is not known; see pebbler methods",
     )
     command.add_argument(
-        "--admit", nargs="+", default=[], metavar="SCHEDULE", help="schedule files to enter, before that"
+        "--admit",
+        nargs="+",
+        default=[],
+        metavar="SCHEDULE",
+        help="files to enter, before that: schedules, certificates, submissions",
     )
     add_limits(command, "of each method and instance")
     command.add_argument(
         "-o",
         "--output",
         type=Path,
-        metavar="DIR",
-        help="where SUITE.json is or will be; it starts from what is shipped",
+        metavar="DIR|FILE",
+        help="where SUITE.json is or will be; it starts from what is shipped. Of submit, the file to write",
     )
 
 
@@ -165,12 +176,67 @@ def _generate(arguments: argparse.Namespace) -> int:
 def _best_known(arguments: argparse.Namespace) -> int:
     from ..benchmark.sweeps.best_known import best_known
 
+    first, *rest = arguments.words
+    if first in ("submit", "verify"):
+        for option in ("methods", "admit"):
+            if getattr(arguments, option):
+                raise PebblerError(f"best-known {first} has no --{option}; leave it out")
+        return _submit(arguments, rest) if first == "submit" else _verify(arguments, rest)
+    arguments.suite, *others = rest if first == "show" and rest else arguments.words
+    if others:
+        raise PebblerError(f"best-known shows one suite; leave out {', '.join(others)}")
     if arguments.output is not None:
         return _improve(arguments)
     if arguments.methods or arguments.admit:
         raise PebblerError("what is better is entered in a file; give its folder as -o DIR")
     _show(best_known(arguments.suite), arguments.suite, as_json=arguments.json)
     return 0
+
+
+def _submit(arguments: argparse.Namespace, words: list[str]) -> int:
+    """Write what is better in files than the shipped records into a file that can be sent and merged."""
+    from ..benchmark.comparison.contradiction import keeping
+    from ..benchmark.sweeps.best_known import submission
+    from ..instances.files import write_document
+
+    if len(words) < 2 or arguments.output is None:
+        raise PebblerError(
+            "give a suite, files and where to write, such as "
+            "pebbler best-known submit tight mine.schedule.json -o mine.submission.json"
+        )
+    suite, *paths = words
+    require_place(arguments.output)
+    with keeping(arguments.output.parent):
+        sent = submission(suite, paths, arguments.memory)
+    write_document(sent, arguments.output)
+    if arguments.json:
+        print_json({"suite": suite, "records": [record.as_dict() for record in sent.records]})
+    else:
+        told = ", ".join(dict.fromkeys(record.instance for record in sent.records))
+        print(f"{escaped(str(arguments.output))}: better than what is known of {told}")
+    return 0
+
+
+def _verify(arguments: argparse.Namespace, words: list[str]) -> int:
+    """Check all records of suites, by default of all, or of files."""
+    from ..benchmark.sweeps.best_known import Registry, best_known, verify
+    from ..instances.files import read_document
+    from ..instances.suites.suite import list_suites
+
+    if arguments.output is not None:
+        raise PebblerError("best-known verify writes no file; leave -o out")
+    suites = list_suites()
+    registries = [
+        read_document(word, Registry, "a registry") if word.endswith(".json") else best_known(word)
+        for word in words or suites
+    ]
+    reasons = [reason for registry in registries for reason in verify(registry)]
+    count = sum(len(registry.records) for registry in registries)
+    if arguments.json:
+        print_json({"valid": not reasons, "records": count, "reasons": reasons})
+    else:
+        print(*reasons or [f"{count} records hold"], sep="\n")
+    return 1 if reasons else 0
 
 
 def _improve(arguments: argparse.Namespace) -> int:
@@ -196,7 +262,7 @@ def _improve(arguments: argparse.Namespace) -> int:
     try:
         with keeping(arguments.output):
             for path in arguments.admit:
-                registry = admit_file(registry, path)
+                registry = admit_file(registry, path, arguments.memory)
                 enter(registry)
             for better, result in improve(
                 registry,
