@@ -222,6 +222,23 @@ def test_a_sweep_runs_programs_and_kills_them_with_its_process(write: Write) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("file")
+def test_the_memory_limit_of_a_sweep_holds_for_programs(elsewhere: Path) -> None:
+    path = elsewhere / "eats"
+    path.write_text(f"#!{sys.executable}\nbytearray(5 * 2**30)\n", encoding="utf-8")
+    path.chmod(0o755)
+    Path("c.toml").write_text(
+        'title = "t"\n[[sweep]]\nfiles = ["*.instance.json"]\nmethods = ["exec:./eats"]\n'
+        'memory_limit = "4GiB"\n'
+    )
+    assert main(["bench", "c.toml", "-o", "c.sqlite"]) == 3
+    with Results(Path("c.sqlite")) as results:
+        (run,) = results.runs()
+    assert "exec:./eats ended with exit status 1" in run.found.stopped_by
+    assert run.found.stopped_by.endswith("under a memory limit of 4.00 GiB")
+
+
+@pytest.mark.slow
 def test_the_answer_of_a_program_is_solved_for_and_written(file: Path, good: int, write: Write) -> None:
     write("mine", COPY)
     assert main(["solve", str(file), "--method", "exec:./mine", "-o", "s.json"]) == 0
