@@ -195,7 +195,9 @@ def test_best_known_shows_by_its_long_name_and_verifies(capsys: pytest.CaptureFi
     assert main(["best-known", "show", "tiny"]) == 0
     assert capsys.readouterr().out == shown
     assert main(["best-known", "verify"]) == 0
-    assert capsys.readouterr().out == "51 records hold\n"
+    count = sum(len(best_known(suite).records) for suite in list_suites())
+    assert count >= 51
+    assert capsys.readouterr().out == f"{count} records hold\n"
 
 
 def test_best_known_submits_what_is_better_and_a_maintainer_merges_it(
