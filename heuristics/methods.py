@@ -207,6 +207,8 @@ Each entry point names a module, or an object in a module, that registers method
 
 _methods: dict[str, MethodInfo] = {}
 """The registered methods by name, in the order of their registration."""
+_prefixes: dict[str, Callable[[str], MethodInfo]] = {}
+"""Functions that make a method from its name, by what comes before the colon in the name."""
 _loaded: set[EntryPoint] = set()
 """Entry points that have been loaded, or that could not be loaded."""
 _log = logging.getLogger(__name__)
@@ -271,6 +273,11 @@ def register(
     return enter
 
 
+def register_prefix(prefix: str, find: Callable[[str], MethodInfo]) -> None:
+    """Let `find` make the methods whose names begin with a prefix and a colon; they are in no list."""
+    _prefixes[prefix] = find
+
+
 def _module_of(method: Method) -> str | None:
     """The module that defines a method; of a partial function, that of the function."""
     while isinstance(method, partial):
@@ -296,7 +303,7 @@ def find_method(name: str) -> MethodInfo:
     Parameters
     ----------
     name
-        A registered name, such as ``flow``.
+        A registered name, such as ``flow``, or ``exec:PROGRAM`` for a program.
 
     Returns
     -------
@@ -313,6 +320,11 @@ def find_method(name: str) -> MethodInfo:
         load_entry_points()
     if name in _methods:
         return _methods[name]
+    find = _prefixes.get(name.partition(":")[0]) if ":" in name else None
+    if find is not None:
+        if not is_text(name):
+            raise PebblerError(f"the name of a method is {quoted(name)}; give one line of text")
+        return find(name)
     close = difflib.get_close_matches(name, _methods, n=3)
     hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(_methods)}"
     raise PebblerError(f"there is no method '{name}'; {hint}")

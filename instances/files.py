@@ -10,7 +10,7 @@ import re
 import stat
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -218,11 +218,11 @@ def require_unique_keys(data: bytes) -> None:
     json.loads(data, object_pairs_hook=_require_unique, parse_int=float)
 
 
-def write_atomically(path: str | Path, data: bytes) -> None:
+def write_atomically(path: str | Path, data: bytes | Iterable[bytes]) -> None:
     """Write a file by way of a temporary one beside it, so that it is whole or not there.
 
     A file that is there keeps its permissions and, where that is allowed, its owner. A link stays, and what
-    it leads to is replaced. A device or a pipe is written to.
+    it leads to is replaced. A device or a pipe is written to. The data may come in pieces.
 
     Raises
     ------
@@ -231,30 +231,31 @@ def write_atomically(path: str | Path, data: bytes) -> None:
     """
     require_path(path)
     try:
-        _write(Path(path), data)
+        _write(Path(path), [data] if isinstance(data, bytes) else data)
     except OSError as error:
         raise PebblerError(f"{path} cannot be written: {error.strerror or error}") from None
     except ValueError as error:  # a null character in the name
         raise PebblerError(f"{path} cannot be written: {error}") from None
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, pieces: Iterable[bytes]) -> None:
     try:
         there = path.stat()
     except FileNotFoundError:
         there = None
     if there is not None and not stat.S_ISREG(there.st_mode):
         with path.open("wb", buffering=0) as device:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[device.write(rest) :]
+            for piece in pieces:
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[device.write(rest) :]
         return
     target = Path(os.path.realpath(path))
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:32]}.")
     made = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines(pieces)
         if there is None:
             made.chmod(0o666 & ~_umask())
         else:

@@ -34,7 +34,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,9 +47,11 @@ import pebbler
 from pebbler.benchmark.sweeps.config import read_config
 from pebbler.cli.main import main
 from pebbler.heuristics.methods import temporary_methods
+from pebbler.instances.files import read_document
 from pebbler.instances.networks import kinds, zoo
 from pebbler.validate.execution.cpu import kernels as cpu
 from pebbler.validate.execution.cuda import calls as cuda
+from pebbler.validate.schedule import Schedule
 
 ROOT = Path(__file__).parents[1]
 AT_THE_ROOT = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md")
@@ -72,6 +74,7 @@ TABLES = (
 READERS = {
     "pebbler/instance/1": pebbler.read_instance,
     "pebbler/profile/1": pebbler.read_profile,
+    "pebbler/schedule/1": partial(read_document, kind=Schedule, what="a schedule"),
     "pebbler/trace/1": pebbler.read_trace,
 }
 

@@ -36,7 +36,7 @@ from ...validate.bounds.certificate import Certificate, proven_ns, read_certific
 from ...validate.schedule import Schedule, read_schedule, write_schedule
 from ..output.captions import ModelLimits, limits_of
 from ..output.machine import made_here
-from ..output.names import file_name
+from ..output.names import file_name, method_file_name
 from ..output.table import format_html, format_table, line_width, wrapped
 
 Spacing = Literal["adaptive", "even"]
@@ -240,7 +240,7 @@ class Sweep:
         """Return the path of a file of the frontier or of a point."""
         name = file_name(self.instance)
         at = "" if budget is None else f"-{budget}"
-        middle = "" if ending == "instance.json" else f".{self.method}"
+        middle = "" if ending == "instance.json" else f".{method_file_name(self.method)}"
         return self.folder / f"{name}{at}{middle}.{ending}"
 
     def run(self, count: int, spacing: Spacing = "adaptive") -> Frontier:

@@ -13,7 +13,7 @@ from ...instances.processes.child import Child
 from ...validate.schedule import write_schedule
 from ..comparison.result import Comparison
 from ..output.machine import made_here
-from ..output.names import file_name
+from ..output.names import file_name, method_file_name
 from .drawn import Picture, drawer, drawn, overview, timeline
 
 _log = logging.getLogger(__name__)
@@ -56,11 +56,12 @@ def export(comparison: Comparison, directory: Path, other: Child | None = None) 
                 written.append(path)
             if schedule is None:
                 continue
-            path = directory / f"{name}.{row.method}.schedule.json"
+            stem = f"{name}.{method_file_name(row.method)}"
+            path = directory / f"{stem}.schedule.json"
             write_schedule(schedule, path, checksums[name])
             written.append(path)
             if not comparison.interrupted:
-                path = directory / f"{name}.{row.method}.png"
+                path = directory / f"{stem}.png"
                 pictures.append(Picture(path, timeline, (instance, schedule, made_here())))
                 written.append(path)
     if comparison.rows and not comparison.interrupted:

@@ -13,19 +13,21 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ...instances.errors import FormatError, PebblerError
 from ...instances.figures import Natural, Text
-from ...instances.files import decode, encode, read_document, reread
+from ...instances.files import decode, encode, read_bytes, read_document, reread
 from ...instances.instance import Instance
 from ...instances.suites.suite import find_suite, members
 from ...instances.units import format_time
 from ...solver.answers import Answers, Memory
-from ...solver.bounds import Bound
+from ...solver.bounds import Bound, certified_bound
 from ...solver.result import Result
 from ...solver.solve import attempt, log_defect
+from ...validate.bounds.certificate import Certificate, check_certificate, misses
 from ...validate.check import check
-from ...validate.schedule import Schedule
+from ...validate.schedule import MemoryModel, Schedule
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         Argument of the bound, and whether it is proven in exact arithmetic.
     schedule
         The best schedule, which the checker has accepted.
+    certificate
+        Proof of the bound, where it was entered with one.
     """
 
     instance: Text
@@ -55,6 +59,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     bound_by: Text
     certified: bool
     schedule: Schedule | None
+    certificate: Certificate | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         reached = None if self.schedule is None else self.schedule.makespan_ns
@@ -74,8 +79,9 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return Bound(self.lower_bound_ns, self.bound_by, self.certified)
 
     def as_dict(self) -> dict[str, object]:
-        """Return the figures by name, with the method of the schedule in place of the schedule."""
-        figures = {name: getattr(self, name) for name in self.__struct_fields__ if name != "schedule"}
+        """Return the figures by name, with the method of the schedule in place of the documents."""
+        documents = ("schedule", "certificate")
+        figures = {name: getattr(self, name) for name in self.__struct_fields__ if name not in documents}
         method = None if self.schedule is None else self.schedule.method
         return {**figures, "optimal": self.optimal, "method": method}
 
@@ -124,16 +130,17 @@ def admit(
     memory: Memory = "contiguous",
     schedule: Schedule | None = None,
     bound: Bound | None = None,
+    certificate: Certificate | None = None,
 ) -> Registry:
-    """Return the registry with a schedule, a bound or both, if they are better than the known ones.
+    """Return the registry with a schedule, a bound or a proof of one, if they are better than the known ones.
 
-    If a schedule is shorter than a bound that rests on a solver's word, the bound is rejected with a warning.
-    Its certified part remains.
+    A record keeps the proof of its bound if it was entered with one. If a schedule is shorter than a bound
+    that rests on a solver's word, the bound is rejected with a warning. Its certified part remains.
 
     Raises
     ------
     PebblerError
-        When the checker rejects the schedule, or the known schedule.
+        When a checker rejects the schedule, the certificate, or the known schedule.
     ContradictionError
         When the schedule is shorter than a certified bound.
     """
@@ -162,15 +169,19 @@ def admit(
     answers.claim(record.bound)
     if bound is not None:
         answers.claim(bound)
+    if certificate is not None:
+        _require_proof(instance, certificate, memory)
+        answers.claim(certified_bound(certificate))
     if record.schedule is not None:
         answers.admit(record.schedule)
     best = answers.bound()
-    if answers.refuted or best.lower_bound_ns > record.lower_bound_ns:
+    if answers.refuted or (best.lower_bound_ns, best.certified) > (record.lower_bound_ns, record.certified):
         record = msgspec.structs.replace(
             record,
             lower_bound_ns=best.lower_bound_ns,
             bound_by=best.bound_by,
             certified=best.certified,
+            certificate=UNSET if certificate is None or best.certificate != certificate else certificate,
         )
     found[instance.name, memory] = record
     return msgspec.structs.replace(registry, records=tuple(found[key] for key in sorted(found)))
@@ -186,23 +197,136 @@ def _require_valid(instance: Instance, schedule: Schedule, memory: Memory) -> No
         )
 
 
-def admit_file(registry: Registry, path: str | Path) -> Registry:
-    """Return the registry with the schedule of a file, if it is better than the known one.
+def _require_proof(instance: Instance, certificate: Certificate, memory: Memory) -> None:
+    of = sha256(encode(instance)).hexdigest()
+    reasons = list(check_certificate(instance, certificate, instance_sha256=of).reasons)
+    if (missed := misses(instance, certificate, memory)) is not None:
+        reasons.append(missed)
+    if reasons:
+        raise PebblerError(f"{instance.name}: the certificate is not valid: {reasons[0]}; leave it out")
+
+
+def admit_file(registry: Registry, path: str | Path, memory: Memory = "contiguous") -> Registry:
+    """Return the registry with what is better in a file: a schedule, a certificate or a submission.
+
+    Parameters
+    ----------
+    registry, path
+        The registry, and the file. A submission is a registry, too, of which schedules and certificates
+        enter; a bound without a certificate does not.
+    memory
+        The memory model that the bound of a certificate enters in.
 
     Raises
     ------
     PebblerError
-        When the schedule is of no instance of the suite, or the checker rejects it.
+        When what the file has is of no instance of the suite, or a checker rejects it.
     ContradictionError
-        When the schedule is shorter than a certified bound.
+        When a schedule is shorter than a certified bound.
     """
-    schedule = read_document(path, Schedule, "a schedule")
-    for member in members(find_suite(registry.suite)):
-        if member.name == schedule.instance:
-            if schedule.memory_model == "divisible":
-                raise PebblerError(f"{path}: a divisible schedule is a relaxation and never enters")
-            return admit(registry, member.build(), memory=schedule.memory_model, schedule=schedule)
-    raise PebblerError(f"{path} is for '{schedule.instance}', which is not in suite '{registry.suite}'")
+    found = {member.name: member for member in members(find_suite(registry.suite))}
+    for document, model in _documents(path, registry.suite, memory):
+        if document.instance not in found:
+            raise PebblerError(
+                f"{path} is for '{document.instance}', which is not in suite '{registry.suite}'"
+            )
+        if model == "divisible":
+            raise PebblerError(f"{path}: a divisible schedule is a relaxation and never enters")
+        instance = found[document.instance].build()
+        if isinstance(document, Schedule):
+            registry = admit(registry, instance, memory=model, schedule=document)
+        else:
+            registry = admit(registry, instance, memory=model, certificate=document)
+    return registry
+
+
+class _Document(msgspec.Struct):
+    format: str
+
+
+def _documents(
+    path: str | Path, suite: str, memory: Memory
+) -> Iterator[tuple[Schedule | Certificate, MemoryModel]]:
+    """Yield what a file has to enter, each with its memory model."""
+    data = read_bytes(path)
+    kind = decode(data, _Document, "a schedule, a certificate or a submission", path).format
+    if kind == "pebbler/best-known/1":
+        for record in read_registry(path, suite).records:
+            if record.schedule is not None:
+                yield record.schedule, record.schedule.memory_model
+            if record.certificate is not UNSET:
+                yield record.certificate, record.memory_model
+    elif kind == "pebbler/certificate/1":
+        certificate = decode(data, Certificate, "a certificate", path)
+        yield certificate, memory if certificate.page_bytes is UNSET else "paged"
+    else:
+        schedule = decode(data, Schedule, "a schedule", path)
+        yield schedule, schedule.memory_model
+
+
+def submission(suite: str, paths: Sequence[str | Path], memory: Memory = "contiguous") -> Registry:
+    """Return a registry of what is better in files than what is shipped for a suite, and of nothing else.
+
+    Parameters
+    ----------
+    suite
+        Name of the suite.
+    paths, memory
+        As for `admit_file`.
+
+    Raises
+    ------
+    PebblerError
+        When a file has nothing that holds and is better; the message says why.
+    ContradictionError
+        When a schedule is shorter than a certified bound.
+    """
+    known, sent = best_known(suite), Registry(suite=suite)
+    for path in paths:
+        better = admit_file(known, path, memory)
+        if better == known:
+            raise PebblerError(
+                f"{path} is no better than what is known; pebbler best-known {suite} shows what is"
+            )
+        known, sent = better, admit_file(sent, path, memory)
+    return sent
+
+
+def verify(registry: Registry) -> Iterator[str]:
+    """Check every record of a registry anew, and yield each reason why one does not hold.
+
+    Schedules and certificates are checked. A bound without a certificate is taken as it is recorded.
+
+    Raises
+    ------
+    PebblerError
+        When there is no such suite.
+    """
+    found = {member.name: member for member in members(find_suite(registry.suite))}
+    seen: set[tuple[str, Memory]] = set()
+    for record in registry.records:
+        where = f"{registry.suite}: {record.instance} in {record.memory_model} memory"
+        if (record.instance, record.memory_model) in seen:
+            yield f"{where}: there are two records"
+        seen.add((record.instance, record.memory_model))
+        if record.instance not in found:
+            yield f"{where}: the suite has no such instance"
+            continue
+        instance = found[record.instance].build()
+        if record.instance_sha256 != sha256(encode(instance)).hexdigest():
+            yield f"{where}: the checksum is of another instance"
+            continue
+        if record.makespan_ns is not None and record.makespan_ns < record.lower_bound_ns:
+            yield f"{where}: the makespan {record.makespan_ns} is under the bound {record.lower_bound_ns}"
+        try:
+            if record.schedule is not None:
+                _require_valid(instance, record.schedule, record.memory_model)
+            if record.certificate is not UNSET:
+                _require_proof(instance, record.certificate, record.memory_model)
+                if record.certificate.lower_bound_ns != record.lower_bound_ns:
+                    yield f"{where}: the certificate is for a bound of {record.certificate.lower_bound_ns} ns"
+        except PebblerError as error:
+            yield f"{where}: {error}"
 
 
 def improve(

@@ -11,6 +11,7 @@ import msgspec
 
 from ...heuristics.loading import load_for
 from ...heuristics.methods import Limits, find_method
+from ...heuristics.programs import program_sha256
 from ...instances.errors import PebblerError
 from ...instances.files import encode
 from ...instances.memory import ideal_ns
@@ -71,8 +72,14 @@ class Job:
 
     @property
     def fingerprint(self) -> str:
-        """Checksum by which two runs are the same: problem, setting, seed, and versions of the packages."""
-        parts = (self.about.problem_sha256, self.setting, self.seed, sorted(package_versions().items()))
+        """Checksum by which two runs are the same: problem, setting, seed, and versions of the packages.
+
+        If the method is a program, the program's file counts, too.
+        """
+        versions = sorted(package_versions().items())
+        if (program := program_sha256(self.setting.method)) is not None:
+            versions.append((self.setting.method, program))
+        parts = (self.about.problem_sha256, self.setting, self.seed, versions)
         return sha256(msgspec.json.encode(parts)).hexdigest()
 
 

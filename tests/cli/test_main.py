@@ -35,6 +35,7 @@ COMMANDS = [
     "compare",
     "fits",
     "instance",
+    "suite",
     "generate",
     "best-known",
     "solve",

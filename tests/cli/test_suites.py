@@ -1,4 +1,4 @@
-"""The commands ``generate``, ``best-known`` and ``schemas``, and the old names of the last two."""
+"""The commands ``suite``, ``generate``, ``best-known`` and ``schemas``, and the old names of the last two."""
 
 from __future__ import annotations
 
@@ -29,6 +29,41 @@ Toys = Callable[..., None]
 EMPTY = Registry(suite="tiny")
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+# --- suite --------------------------------------------------------------------------------------------
+
+
+def test_suites_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["suite", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(list_suites())
+    assert main(["suite", "list", "--json"]) == 0
+    counts = {entry["name"]: entry["instances"] for entry in json.loads(capsys.readouterr().out)["suites"]}
+    assert counts["tiny"] == 51
+    assert main(["suite", "show", "tiny"]) == 0
+    names = [member.name for member in members(find_suite("tiny"))]
+    first, *shown, last = capsys.readouterr().out.splitlines()
+    assert (first, shown) == (f"tiny: {find_suite('tiny').title}", names)
+    assert last == "51 instances; 51 have a best-known schedule; pebbler best-known tiny shows them"
+    assert main(["suite", "show", "tight", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["instances"]) == 68
+
+
+def test_a_suite_is_exported_as_an_archive(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["suite", "export", "tiny", "-o", "t.tar", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"suite": "tiny", "instances": 51, "sha256": sha256_of("t.tar")}
+
+
+def test_suite_needs_a_command_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, told in (
+        ("", "required: COMMAND; see pebbler suite --help"),
+        ("lists", "there is no command 'lists'; did you mean list?"),
+        ("show tinny", "there is no suite 'tinny'; did you mean tiny"),
+        ("export tiny -o no/t.tar", "no/t.tar cannot be written"),
+    ):
+        assert told in refusal(capsys, "suite", *words.split())
 
 
 # --- generate -----------------------------------------------------------------------------------------
@@ -154,6 +189,39 @@ def test_best_known_shows_what_is_shipped(capsys: pytest.CaptureFixture[str]) ->
     assert list(Path().iterdir()) == []
 
 
+def test_best_known_shows_by_its_long_name_and_verifies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["best-known", "tiny"]) == 0
+    shown = capsys.readouterr().out
+    assert main(["best-known", "show", "tiny"]) == 0
+    assert capsys.readouterr().out == shown
+    assert main(["best-known", "verify"]) == 0
+    count = sum(len(best_known(suite).records) for suite in list_suites())
+    assert count >= 51
+    assert capsys.readouterr().out == f"{count} records hold\n"
+
+
+def test_best_known_submits_what_is_better_and_a_maintainer_merges_it(
+    instance: Instance, best: Schedule, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine.json").write_bytes(encode(best))
+    with monkeypatch.context() as patch:
+        patch.setattr("pebbler.benchmark.sweeps.best_known.best_known", lambda suite: Registry(suite=suite))
+        assert main(["best-known", "submit", "tiny", "mine.json", "-o", "sent.json"]) == 0
+    assert capsys.readouterr().out == f"sent.json: better than what is known of {instance.name}\n"
+    assert main(["best-known", "verify", "sent.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"valid": True, "records": 1, "reasons": []}
+    Path("known").mkdir()
+    Path("known/tiny.json").write_bytes(encode(EMPTY))
+    assert main(["best-known", "tiny", "--admit", "sent.json", "-o", "known"]) == 0
+    assert known() == admit(EMPTY, instance, schedule=best)
+    wrong = msgspec.json.decode(Path("sent.json").read_bytes())
+    wrong["records"][0]["instance_sha256"] = "0"
+    Path("sent.json").write_bytes(msgspec.json.encode(wrong))
+    capsys.readouterr()
+    assert main(["best-known", "verify", "sent.json"]) == 1
+    assert "the checksum is of another instance" in capsys.readouterr().out
+
+
 def test_best_known_fills_the_file_and_a_second_time_finds_nothing_open(
     open_suite: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,6 +324,14 @@ def test_best_known_refuses_what_it_cannot_enter(best: Schedule, capsys: pytest.
         ("tiny --admit none.json -o known", "none.json cannot be read"),
         ("tiny --admit s.json -o known", "is not valid: "),
         ("tiny --admit s.json -o s.json", "s.json is a file"),
+        ("tiny tight", "best-known shows one suite; leave out tight"),
+        ("show", "there is no suite 'show'"),
+        ("submit tiny", "give a suite, files and where to write, such as"),
+        ("submit tiny s.json", "give a suite, files and where to write, such as"),
+        ("submit tiny s.json -o t.json", "is not valid: "),
+        ("submit tiny s.json --methods modnn -o t.json", "best-known submit has no --methods"),
+        ("verify tiny -o t.json", "best-known verify writes no file; leave -o out"),
+        ("verify s.json", "s.json is not a registry"),
         ("tiny -o other", "other/tiny.json is of suite 'tight', not of 'tiny'"),
     ):
         assert told in refusal(capsys, "best-known", *words.split())

@@ -94,6 +94,7 @@ class Form:
             "profile",
             "report",
             "schemas",
+            "suite",
         )
         return 1 if self.command in slow else 3 if self.command in ("run", "solve") else 10
 
@@ -221,8 +222,11 @@ FORMS = (
     _form("measure --stages solve,page --page {page} --out {out}", MEASURE),
     _form("measure --stages solve --out {out} --archive packed", MEASURE),
     _form("generate tiny -o {out}"),
+    _form("suite export tiny -o {out}"),
     _form("best-known tiny"),
     _form("best-known tiny --admit {schedule} -o {out}", LIMITS, {"--methods": ("modnn",)}),
+    _form("best-known submit tiny {schedule} -o {out}", {"--memory": ("paged",)}),
+    _form("best-known verify {schedule}"),
     _form("schemas", {"-o": ("{out}",)}),
     _form("schemas instance"),
     _form("networks lenet", {"--batch": ("2",)}),

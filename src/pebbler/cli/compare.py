@@ -51,7 +51,7 @@ def add_compare(commands: argparse._SubParsersAction[Parser]) -> None:
         "--methods",
         type=name_list,
         metavar="A,B,...",
-        help="default: all, brute-force for tiny instances only",
+        help="default: all, brute-force for tiny instances only; exec:PROGRAM is a program of yours",
     )
     add_limits(
         command,
@@ -110,7 +110,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def next_commands(comparison: Comparison, folder: Path) -> list[list[str]]:
     """Commands that go on from the files of a comparison, as words: they prove, show and better the best."""
-    from ..benchmark.output.names import file_name
+    from ..benchmark.output.names import file_name, method_file_name
 
     best = comparison.best
     if best is None:
@@ -118,8 +118,9 @@ def next_commands(comparison: Comparison, folder: Path) -> list[list[str]]:
     instance = best.instances[0]
     name = file_name(instance)
     file = str(folder / f"{name}.instance.json")
-    schedule = str(folder / f"{name}.{best.method}.schedule.json")
-    trace = str(folder / f"{name}.{best.method}.trace.json")
+    stem = f"{name}.{method_file_name(best.method)}"
+    schedule = str(folder / f"{stem}.schedule.json")
+    trace = str(folder / f"{stem}.trace.json")
     commands = [
         ["pebbler", "check", file, schedule],
         ["pebbler", "trace", file, schedule, "-o", trace],

@@ -223,7 +223,7 @@ def _least(arguments: argparse.Namespace) -> int:
 def _over_batch(arguments: argparse.Namespace) -> int:
     from ..benchmark.comparison.contradiction import keeping
     from ..benchmark.comparison.largest_batch import BEST, SECONDS, largest_batch
-    from ..benchmark.output.names import file_name
+    from ..benchmark.output.names import file_name, method_file_name
     from ..benchmark.pictures.sizing import batch_picture
     from ..instances.files import write_atomically, write_document, write_instance
     from ..instances.memory import parse_budget, with_budget
@@ -234,7 +234,9 @@ def _over_batch(arguments: argparse.Namespace) -> int:
     def keep(instance: Instance, schedule: Schedule) -> None:
         name = file_name(instance)
         checksum = write_instance(instance, folder / f"{name}.instance.json")
-        write_schedule(schedule, folder / f"{name}.{schedule.method}.schedule.json", checksum)
+        write_schedule(
+            schedule, folder / f"{name}.{method_file_name(schedule.method)}.schedule.json", checksum
+        )
 
     require_network(arguments.network_or_file, "--over batch")
     refuse_options(arguments, "--over batch", ("batch", "sub_batch", "points", "spacing"))
@@ -256,7 +258,7 @@ def _over_batch(arguments: argparse.Namespace) -> int:
             on_trained=keep,
         )
     name = file_name(one).removesuffix("-b1")
-    name = f"{name}.{found.method.replace(',', '+')}.largest-batch"
+    name = f"{name}.{method_file_name(found.method.replace(',', '+'))}.largest-batch"
     write_document(found, folder / f"{name}.json")
     write_atomically(folder / f"{name}.png", batch_picture({found.method: found}))
     if arguments.json:

@@ -44,7 +44,7 @@ from .pack import add_pack
 from .profile import add_profile
 from .run import add_emit, add_run
 from .streams import add_streams
-from .suites import add_best_known, add_generate, add_schemas
+from .suites import add_best_known, add_schemas, add_suite
 
 if TYPE_CHECKING:
     from ..instances.instance import Instance
@@ -413,7 +413,7 @@ def _parser() -> argparse.ArgumentParser:
     add_transforms(command)
     add_output(command, "INSTANCE")
 
-    add_generate(commands)
+    add_suite(commands)
     add_best_known(commands)
 
     command = add_command(
@@ -424,7 +424,9 @@ def _parser() -> argparse.ArgumentParser:
         "pebbler solve vgg16.instance.json --method vdnn-all-p -o vgg16.schedule.json",
     )
     add_file(command)
-    command.add_argument("--method", required=True, metavar="M", help="see pebbler methods")
+    command.add_argument(
+        "--method", required=True, metavar="M", help="see pebbler methods; exec:PROGRAM is a program of yours"
+    )
     add_limits(command, "of the method, from when it is loaded")
     command.add_argument("--warm-start", metavar="SCHEDULE", help="a schedule to start from")
     command.add_argument(

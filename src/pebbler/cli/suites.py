@@ -1,4 +1,4 @@
-"""The commands ``generate``, ``best-known`` and ``schemas``: suites, what is known of them, their formats."""
+"""The commands ``suite``, ``best-known`` and ``schemas``: suites, what is known of them, their formats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..instances.errors import PebblerError, escaped
-from .options import Parser, add_command, add_limits, add_output, name_list, print_json, require_folder
+from .options import (
+    Parser,
+    add_command,
+    add_limits,
+    add_output,
+    name_list,
+    print_json,
+    require_folder,
+    require_place,
+)
 
 if TYPE_CHECKING:
     from ..benchmark.sweeps.best_known import Record, Registry
@@ -16,15 +25,35 @@ if TYPE_CHECKING:
 _SUITES = "papers, random, scaling, tight, tiny or transformers"
 
 
-def add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add ``generate``."""
-    command = add_command(
-        commands,
-        "generate",
-        _generate,
-        "write the instances of a suite, with a manifest and checksums",
-        "pebbler generate tiny -o tiny",
+def add_suite(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add ``suite``, and ``generate``, the short name of ``suite write``."""
+    summary = "list, show, write or export suites of instances"
+    group = commands.add_parser(
+        "suite",
+        help=summary,
+        description=f"{summary.capitalize()}.",
+        epilog="With --json, each prints one JSON object. example: pebbler suite export tiny -o tiny.tar",
     )
+    parts = group.add_subparsers(metavar="COMMAND", required=True)
+    add_command(parts, "list", _list, "all suites", "pebbler suite list")
+    command = add_command(parts, "show", _show_suite, "the instances of a suite", "pebbler suite show tiny")
+    command.add_argument("suite", metavar="SUITE", help=_SUITES)
+    _add_write(parts, "write", "pebbler suite write tiny -o tiny")
+    command = add_command(
+        parts,
+        "export",
+        _export,
+        "write a suite as one archive with schemas, licence and citation, the same bytes on any machine",
+        "pebbler suite export tiny -o tiny.tar",
+    )
+    command.add_argument("suite", metavar="SUITE", help=_SUITES)
+    add_output(command, "ARCHIVE.tar")
+    _add_write(commands, "generate", "pebbler generate tiny -o tiny")
+
+
+def _add_write(commands: argparse._SubParsersAction[Parser], name: str, example: str) -> None:
+    summary = "write the instances of a suite, with a manifest and checksums"
+    command = add_command(commands, name, _generate, summary, example)
     command.add_argument("suite", metavar="SUITE", help=_SUITES)
     add_output(command, "DIR")
 
@@ -35,10 +64,17 @@ def add_best_known(commands: argparse._SubParsersAction[Parser]) -> None:
         commands,
         "best-known",
         _best_known,
-        "the best schedules and bounds that are known of a suite, and better ones on demand",
+        "the best schedules and bounds that are known of a suite, and better ones on demand: show SUITE (or "
+        "SUITE alone); submit SUITE FILE... writes those that are better into a file to send; verify "
+        "[SUITE|FILE...] checks all records anew",
         "pebbler best-known tight --methods modnn,flow --time-limit 60s -o known",
     )
-    command.add_argument("suite", metavar="SUITE", help=_SUITES)
+    command.add_argument(
+        "words",
+        nargs="+",
+        metavar="[show|submit|verify] SUITE|FILE",
+        help=f"{_SUITES}; files to submit: schedules or certificates; files to verify: submissions",
+    )
     command.add_argument(
         "--methods",
         type=name_list,
@@ -47,15 +83,19 @@ def add_best_known(commands: argparse._SubParsersAction[Parser]) -> None:
         help="solve with each the instances whose optimum is not known; see pebbler methods",
     )
     command.add_argument(
-        "--admit", nargs="+", default=[], metavar="SCHEDULE", help="schedule files to enter, before that"
+        "--admit",
+        nargs="+",
+        default=[],
+        metavar="SCHEDULE",
+        help="files to enter, before that: schedules, certificates, submissions",
     )
     add_limits(command, "of each method and instance")
     command.add_argument(
         "-o",
         "--output",
         type=Path,
-        metavar="DIR",
-        help="where SUITE.json is or will be; it starts from what is shipped",
+        metavar="DIR|FILE",
+        help="where SUITE.json is or will be; it starts from what is shipped. Of submit, the file to write",
     )
 
 
@@ -70,6 +110,53 @@ def add_schemas(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     command.add_argument("name", nargs="?", metavar="NAME", help="a format, to be printed: instance, ...")
     command.add_argument("-o", "--output", type=Path, metavar="DIR", help="where to write all")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from ..benchmark.output.table import format_table
+    from ..instances.suites.suite import find_suite, list_suites, members
+
+    suites = [(name, find_suite(name)) for name in list_suites()]
+    counts = [sum(1 for _ in members(suite)) for _, suite in suites]
+    if arguments.json:
+        entries = [
+            {"name": name, "title": suite.title, "instances": count}
+            for (name, suite), count in zip(suites, counts, strict=True)
+        ]
+        print_json({"suites": entries})
+    else:
+        rows = [(name, str(count), suite.title) for (name, suite), count in zip(suites, counts, strict=True)]
+        print(format_table(("suite", "instances", "what it is"), rows, "lrl"))
+    return 0
+
+
+def _show_suite(arguments: argparse.Namespace) -> int:
+    from ..benchmark.sweeps.best_known import best_known
+    from ..instances.suites.suite import find_suite, members
+
+    suite = find_suite(arguments.suite)
+    names = [member.name for member in members(suite)]
+    solved = {r.instance for r in best_known(arguments.suite).records if r.schedule is not None}
+    if arguments.json:
+        print_json({"suite": arguments.suite, "title": suite.title, "instances": names})
+    else:
+        print(f"{arguments.suite}: {suite.title}", *names, sep="\n")
+        known = f"{len(solved & set(names))} have a best-known schedule"
+        print(f"{len(names)} instances; {known}; pebbler best-known {arguments.suite} shows them")
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from ..benchmark.sweeps.archive import export_suite
+
+    require_place(arguments.output)
+    manifest, checksum = export_suite(arguments.suite, arguments.output)
+    if arguments.json:
+        print_json({"suite": manifest.suite, "instances": len(manifest.instances), "sha256": checksum})
+    else:
+        told = f"suite {manifest.suite} of pebbler {manifest.pebbler}, {len(manifest.instances)} instances"
+        print(f"{escaped(str(arguments.output))}: {told}; SHA-256 {checksum}")
+    return 0
 
 
 def _generate(arguments: argparse.Namespace) -> int:
@@ -89,12 +176,67 @@ def _generate(arguments: argparse.Namespace) -> int:
 def _best_known(arguments: argparse.Namespace) -> int:
     from ..benchmark.sweeps.best_known import best_known
 
+    first, *rest = arguments.words
+    if first in ("submit", "verify"):
+        for option in ("methods", "admit"):
+            if getattr(arguments, option):
+                raise PebblerError(f"best-known {first} has no --{option}; leave it out")
+        return _submit(arguments, rest) if first == "submit" else _verify(arguments, rest)
+    arguments.suite, *others = rest if first == "show" and rest else arguments.words
+    if others:
+        raise PebblerError(f"best-known shows one suite; leave out {', '.join(others)}")
     if arguments.output is not None:
         return _improve(arguments)
     if arguments.methods or arguments.admit:
         raise PebblerError("what is better is entered in a file; give its folder as -o DIR")
     _show(best_known(arguments.suite), arguments.suite, as_json=arguments.json)
     return 0
+
+
+def _submit(arguments: argparse.Namespace, words: list[str]) -> int:
+    """Write what is better in files than the shipped records into a file that can be sent and merged."""
+    from ..benchmark.comparison.contradiction import keeping
+    from ..benchmark.sweeps.best_known import submission
+    from ..instances.files import write_document
+
+    if len(words) < 2 or arguments.output is None:
+        raise PebblerError(
+            "give a suite, files and where to write, such as "
+            "pebbler best-known submit tight mine.schedule.json -o mine.submission.json"
+        )
+    suite, *paths = words
+    require_place(arguments.output)
+    with keeping(arguments.output.parent):
+        sent = submission(suite, paths, arguments.memory)
+    write_document(sent, arguments.output)
+    if arguments.json:
+        print_json({"suite": suite, "records": [record.as_dict() for record in sent.records]})
+    else:
+        told = ", ".join(dict.fromkeys(record.instance for record in sent.records))
+        print(f"{escaped(str(arguments.output))}: better than what is known of {told}")
+    return 0
+
+
+def _verify(arguments: argparse.Namespace, words: list[str]) -> int:
+    """Check all records of suites, by default of all, or of files."""
+    from ..benchmark.sweeps.best_known import Registry, best_known, verify
+    from ..instances.files import read_document
+    from ..instances.suites.suite import list_suites
+
+    if arguments.output is not None:
+        raise PebblerError("best-known verify writes no file; leave -o out")
+    suites = list_suites()
+    registries = [
+        read_document(word, Registry, "a registry") if word.endswith(".json") else best_known(word)
+        for word in words or suites
+    ]
+    reasons = [reason for registry in registries for reason in verify(registry)]
+    count = sum(len(registry.records) for registry in registries)
+    if arguments.json:
+        print_json({"valid": not reasons, "records": count, "reasons": reasons})
+    else:
+        print(*reasons or [f"{count} records hold"], sep="\n")
+    return 1 if reasons else 0
 
 
 def _improve(arguments: argparse.Namespace) -> int:
@@ -120,7 +262,7 @@ def _improve(arguments: argparse.Namespace) -> int:
     try:
         with keeping(arguments.output):
             for path in arguments.admit:
-                registry = admit_file(registry, path)
+                registry = admit_file(registry, path, arguments.memory)
                 enter(registry)
             for better, result in improve(
                 registry,

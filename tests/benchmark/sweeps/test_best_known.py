@@ -18,6 +18,8 @@ from pebbler.benchmark.sweeps.best_known import (
     best_known,
     improve,
     read_registry,
+    submission,
+    verify,
 )
 from pebbler.heuristics.methods import Answer, Limits, Method
 from pebbler.instances.errors import PebblerError
@@ -26,6 +28,7 @@ from pebbler.instances.instance import Instance
 from pebbler.instances.suites.suite import find_suite, list_suites, members
 from pebbler.solver.bounds import Bound, best_bound
 from pebbler.solver.solve import solve
+from pebbler.validate.bounds.certificate import sealed
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Schedule
 
@@ -302,3 +305,86 @@ def test_the_old_module_works_and_names_the_new_one() -> None:
     with pytest.warns(DeprecationWarning, match=r"is now pebbler\.benchmark\.sweeps\.best_known"):
         old = importlib.import_module("pebbler.benchmark.best_known")
     assert old.best_known("tiny") == best_known("tiny")
+
+
+# --- submissions --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pebbler.benchmark.sweeps.best_known.best_known", lambda suite: Registry(suite=suite))
+
+
+@pytest.mark.usefixtures("nothing_known")
+def test_a_submission_has_what_is_better_and_is_entered_like_a_schedule(
+    tmp_path: Path, instance: Instance, best: Schedule, worse: Schedule
+) -> None:
+    certificate = best_bound(instance).certificate
+    assert certificate is not None
+    files = {"worse": worse, "best": best, "bound": certificate}
+    for name, document in files.items():
+        (tmp_path / name).write_bytes(encode(document))
+    sent = submission("tiny", [tmp_path / name for name in files])
+    record = only(sent)
+    assert (record.schedule, record.certificate) == (best, certificate)
+    assert (record.lower_bound_ns, record.certified) == (certificate.lower_bound_ns, True)
+    assert "certificate" not in record.as_dict()
+    (tmp_path / "sent").write_bytes(encode(sent))
+    assert admit_file(EMPTY, tmp_path / "sent") == sent
+    assert list(verify(sent)) == []
+    with pytest.raises(PebblerError, match="worse is no better than what is known"):
+        submission("tiny", [tmp_path / "best", tmp_path / "worse"])
+
+
+def test_what_is_no_better_than_the_shipped_records_is_not_submitted(
+    tmp_path: Path, instance: Instance, best: Schedule
+) -> None:
+    certificate = best_bound(instance).certificate
+    assert certificate is not None
+    for document in (best, certificate):
+        (tmp_path / "mine").write_bytes(encode(document))
+        with pytest.raises(PebblerError, match="mine is no better than what is known"):
+            submission("tiny", [tmp_path / "mine"])
+
+
+@pytest.mark.usefixtures("nothing_known")
+def test_a_certificate_that_proves_less_is_refused_and_a_better_bound_drops_it(
+    tmp_path: Path, instance: Instance, best: Schedule
+) -> None:
+    proof = best_bound(instance).certificate
+    assert proof is not None
+    too_much = sealed(msgspec.structs.replace(proof, lower_bound_ns=proof.lower_bound_ns + 1))
+    (tmp_path / "mine").write_bytes(encode(too_much))
+    with pytest.raises(PebblerError, match="the certificate is not valid: its figures prove a bound of"):
+        submission("tiny", [tmp_path / "mine"])
+    (tmp_path / "mine").write_bytes(encode(msgspec.structs.replace(proof, instance="nobody")))
+    with pytest.raises(PebblerError, match="is for 'nobody', which is not in suite 'tiny'"):
+        submission("tiny", [tmp_path / "mine"])
+    proven = admit(EMPTY, instance, certificate=proof)
+    assert only(proven).certificate == proof
+    higher = Bound(best.makespan_ns, "somebody", certified=False)
+    assert only(admit(proven, instance, bound=higher)).certificate is msgspec.UNSET
+
+
+def test_records_that_do_not_hold_are_told(instance: Instance, best: Schedule) -> None:
+    proof = best_bound(instance).certificate
+    assert proof is not None
+    record = only(admit(EMPTY, instance, schedule=best, certificate=proof))
+    change = msgspec.structs.replace
+    bad = change(best, makespan_ns=best.makespan_ns - 1)
+    wrong = {
+        "the suite has no such instance": [change(record, instance="nobody")],
+        "the checksum is of another instance": [change(record, instance_sha256="0" * 64)],
+        "is under the bound": [change(record, lower_bound_ns=10**12, certificate=msgspec.UNSET)],
+        "there are two records": [record, record],
+        "the schedule by brute-force is not valid": [
+            change(record, schedule=bad, makespan_ns=bad.makespan_ns)
+        ],
+        "the certificate is not valid": [change(record, certificate=change(proof, instance="nobody"))],
+        "the certificate is for a bound of": [change(record, lower_bound_ns=0)],
+        "its memory model is contiguous, not paged": [change(record, memory_model="paged")],
+    }
+    for told, records in wrong.items():
+        (reason, *_) = verify(Registry(suite="tiny", records=tuple(records)))
+        assert told in reason
+    assert list(verify(Registry(suite="tiny", records=(record,)))) == []
