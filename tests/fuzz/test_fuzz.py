@@ -33,7 +33,7 @@ def test_every_command_is_fuzzed(capsys: pytest.CaptureFixture[str]) -> None:
     assert {form.command for form in FORMS} == set(commands)
 
 
-@pytest.mark.parametrize("count", counts(20, 200))
+@pytest.mark.parametrize("count", counts(12, 200))
 def test_inputs_break_nothing(count: int) -> None:
     found = conduct(count, seed=27)
     assert sum(tally.inputs for tally in found.values()) == count

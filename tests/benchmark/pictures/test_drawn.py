@@ -42,6 +42,7 @@ def helper() -> Iterator[tuple[Child, int]]:
             yield other, number
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same(
     helper: tuple[Child, int], chain: Instance, toys: Callable[..., None], keep: Method
 ) -> None:

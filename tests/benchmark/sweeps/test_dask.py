@@ -78,6 +78,7 @@ def started(config: Path, results: Path, cluster: Cluster) -> subprocess.Popen[s
     return process
 
 
+@pytest.mark.slow
 def test_sweep_outlives_a_worker_and_tells_of_a_lost_scheduler(cluster: Cluster, tmp_path: Path) -> None:
     """What is made after a worker was killed is as here; without a scheduler, what is made stays."""
     here, config, there = swept(tmp_path), write_config(tmp_path), tmp_path / "there.sqlite"

@@ -49,10 +49,7 @@ OTHERS = {
 OTHERS_EVEN = {"unet:size=188,width=2": 1.0, "fcn8s:size=32,width=2": 1.0, "siamese": 1.2}
 """A factor of the least budget for those of them that the suite takes."""
 LARGER = ("caffenet:size=67", "googlenet:size=64", "convnext_t:size=32")
-EVEN = {
-    "lenet": (1.5, "contiguous"),
-    "cifar10_quick": (1.0, "paged"),
-}
+EVEN = {"cifar10_quick": (1.0, "paged")}
 """A factor of the least budget and a memory for networks that the suite takes."""
 SLOW = pytest.mark.slow
 ALWAYS = {"modnn", "local-search"}
