@@ -58,20 +58,24 @@ def cluster_flow_bound(
     """Bound the makespan of all GPUs by FLOW on some checkpoints.
 
     Parameters and errors are those of `flow_bound`. Before a model with whole columns, the linear program is
-    solved for prices of the bus.
+    solved for prices of the bus; from a solver that has none, that model comes without the bus.
     """
     began = monotonic()
     linear = cluster_flow_model(instance, checkpoints, "none")
     result = solve_linear(linear.linear, solver=solver, **options)
     found = _proven(instance, result, linear, "none", solver)
-    if integrality == "none" or result.duals is None:
+    if integrality == "none":
         return found
-    bus = linear.rows.get("bus", np.zeros(0, dtype=np.int64))  # none where the bus passes all at once
-    prices = np.maximum(-result.duals[bus], 0.0)
-    model = cluster_flow_model(instance, checkpoints, integrality, prices)
     limit = options.get("time_limit")
     if limit is not None:
-        options["time_limit"] = max(limit - (monotonic() - began), 0.0)
+        options["time_limit"] = limit - (monotonic() - began)
+        if options["time_limit"] <= 0.0:
+            return found
+    prices = None
+    if result.duals is not None and np.isfinite(result.duals).all():
+        bus = linear.rows.get("bus", np.zeros(0, dtype=np.int64))  # none where the bus passes all at once
+        prices = np.maximum(-result.duals[bus], 0.0)
+    model = cluster_flow_model(instance, checkpoints, integrality, prices)
     result = solve_linear(model.linear, solver=solver, **options)
     whole = _proven(instance, result, model, integrality, solver)
     return whole if found is None else found if whole is None else found.raised(whole)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A newcomer reads README.md from the top: the main job, its pictures, the commands that it names; then the tutorial, and a report.
+# A newcomer reads README.md from the top: the main job, its pictures, the commands that it names; then the tutorial.
 source "$(dirname "${BASH_SOURCE[0]}")/told.sh"
 readme=$walks/../../README.md
 
@@ -32,24 +32,6 @@ says "flow"
 run 0 python "$walks/follow.py" --installed "$walks/../../docs/tutorial.md"
 has my-gap/pebbler-out/mine-b850.flow.png my-gap/mine.certificate.json
 has my-gap/less/mine-b850.flow.schedule.json
-
-# A sweep, and its report.
-cat > sweep.toml << 'end'
-title = "Two rules and a search on LeNet"
-
-[[sweep]]
-methods = ["modnn", "vdnn-dyn", "local-search"]
-time_limits = ["1s"]
-
-[[sweep.workloads]]
-network = "lenet"
-batch = 64
-device = "k40"
-budgets = ["1.2xMmin", "2xMmin"]
-end
-run 0 pebbler bench sweep.toml -o sweep.sqlite
-run 0 pebbler report sweep.sqlite -o report
-has report/index.html
 
 # What is wrong is told in one sentence.
 run 2 pebbler compare no-such-network --out refused
