@@ -68,9 +68,10 @@ def cluster_flow_bound(
         return found
     limit = options.get("time_limit")
     if limit is not None:
-        options["time_limit"] = limit - (monotonic() - began)
-        if options["time_limit"] <= 0.0:
+        left = limit - (monotonic() - began)
+        if left <= 0.0:
             return found
+        options["time_limit"] = left
     prices = None
     if result.duals is not None and np.isfinite(result.duals).all():
         bus = linear.rows.get("bus", np.zeros(0, dtype=np.int64))  # none where the bus passes all at once
