@@ -4,7 +4,7 @@ The pages are written for GitHub. ``mkdocs build --strict`` makes the site of th
 
 - each table of names in ``docs/python.md`` gets a page of the reference, made from the docstrings, and so
   does what pages import from modules;
-- README and CHANGELOG are pages of the site, too;
+- README and the other pages at the root are pages of the site, too;
 - any other file of the repository to which a page links gets a page that shows it;
 - in the reference, parameters that a docstring describes together have a type and a default each;
 - formulas become MathML, which browsers show without a script;
@@ -25,7 +25,7 @@ from mkdocs.structure.files import File, InclusionLevel
 NAMES = "python.md"
 """The page whose tables list the public names."""
 
-ROOT = {"README.md": "readme.md", "CHANGELOG.md": "changelog.md"}
+ROOT = {name: name.lower() for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")}
 """Pages at the root of the repository, and their places on the site."""
 
 ON_THE_SITE = {".css", ".md", ".png"}
