@@ -365,7 +365,9 @@ class HostWork:
             return False
         if here[d] < self._latest(state, d):
             return True
-        is_copied = there[d] == here[d] and not self._is_written(state, d, 1 - side)
+        # a copy on the other side lasts where nothing is dropped: in host memory that does not end
+        lasts = side == _DEVICE and not self.instance.has_host_budget
+        is_copied = lasts and there[d] == here[d] and not self._is_written(state, d, 1 - side)
         return not self._ends_on(state, d, side) and (is_copied or not self._ends_on(state, d, 1 - side))
 
     # --- conditions -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from pebbler.heuristics.methods import Refusal
+from pebbler.instances.files import read_instance
 from pebbler.instances.instance import Algorithm, Block, Instance, Link, Slowdown, Task
 from pebbler.instances.units import PAGE_BYTES
 from pebbler.solver.exhaustive.brute_force import brute_force
@@ -135,3 +136,12 @@ def test_places_are_not_searched() -> None:
     with pytest.raises(Refusal, match="leave out its budget"):
         brute_force(replace(step(4), host_budget_bytes=PAGE_BYTES), "paged")
     assert brute_force(replace(step(4), host_budget_bytes=UNSET), "paged") is not None
+
+
+def test_a_copy_of_what_ends_on_the_device_is_of_use_while_it_is_there(pytestconfig: pytest.Config) -> None:
+    """Another block needs its room meanwhile. The search let the copy go, and found no schedule."""
+    data = pytestconfig.rootpath / "tests" / "data"
+    instance = read_instance(data / "host_copy_of_what_ends_on_the_device.instance.json")
+    found = brute_force(instance, "divisible")
+    assert found is not None
+    assert found.makespan_ns == 0
