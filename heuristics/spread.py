@@ -10,8 +10,8 @@ other copy, or for the end. GPUs may send a gradient one after the other, so tha
 while the second is on its way. The way that is fastest in simulation is taken.
 
 GPUs of one kind with the same program run in step. So the schedule is planned for one of them, with copies as
-slow as the bus makes them when all GPUs copy at once, and once more with copies that half of the others slow
-down, for GPUs that take turns on the bus (`turns`). Nothing else relies on this: the simulation and the
+slow as the bus makes them when all GPUs copy at once, and again with copies that fewer others slow down, for
+GPUs that take turns on the bus (`turns`). Nothing else relies on this: the simulation and the
 checker look at every GPU.
 """
 
@@ -78,27 +78,40 @@ def _shared_ns(cluster: Cluster, size: int, alone: int | None, copies: Fraction 
 def spread(instance: Instance, method: Method, limits: Limits) -> Answer:
     """Plan with a method for one GPU, and extend its schedules to all GPUs; return the shortest.
 
-    The method plans for GPUs in step, and, where the bus slows copies down, for GPUs of which half are in
-    each other's way; each of the plans has its share of the time. The bound of the method is left out, as it
+    The method plans for GPUs in step, and, where the bus slows copies down, for GPUs that are less in each
+    other's way, too; each of the plans has its share of the time. The bound of the method is left out, as it
     holds for one GPU only. Errors are those of the method in step. `Limits.on_better` is not called, because
     better schedules are of one GPU.
     """
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
-    step, half = in_step(instance), _beside(instance, Fraction(1 + cluster_of(instance).node_gpus, 2))
-    if half == step:
-        answer, best = _extended(instance, step, method, limits, deadline, share=1.0)
-        return Answer(best, answer.stopped_by, infeasible=answer.infeasible)
-    answer, best = _extended(instance, step, method, limits, deadline, share=0.5)
-    if best is not None and answer.stopped_by != "interrupted":
+    plans = list(_plans(instance))
+    answer, best = _extended(instance, plans[0], method, limits, deadline, share=1.0 / len(plans))
+    latest = answer
+    for i, plan in enumerate(plans[1:], 1):
+        if best is None or latest.stopped_by == "interrupted":
+            break
         try:
-            other, found = _extended(instance, half, method, limits, deadline, share=1.0)
+            latest, found = _extended(instance, plan, method, limits, deadline, share=1.0 / (len(plans) - i))
         except Refusal:
-            return Answer(best, answer.stopped_by)
+            continue
         if found is not None and found.makespan_ns < best.makespan_ns:
             best = found
-        if other.stopped_by == "interrupted":
-            answer = other
-    return Answer(best, answer.stopped_by, infeasible=answer.infeasible)
+    told = latest if latest.stopped_by == "interrupted" else answer
+    return Answer(best, told.stopped_by, infeasible=answer.infeasible)
+
+
+def _plans(instance: Instance) -> Iterator[Instance]:
+    """Yield instances of one GPU: in step, and those with copies that fewer others slow down.
+
+    GPUs that take turns are seldom all in each other's way, but bytes still count, as the bus is for all.
+    """
+    before: Instance | None = None
+    for root in (1, 2, 4):
+        copies = Fraction(cluster_of(instance).node_gpus ** (1.0 / root)).limit_denominator(8)
+        plan = _beside(instance, copies)
+        if plan != before:
+            yield plan
+        before = plan
 
 
 def _extended(
@@ -110,10 +123,11 @@ def _extended(
     if answer.schedule is None:
         return answer, None
     with until(deadline, LEAST):
-        woven = weave(instance, answer.schedule)
-        best = woven
-        for turn in turns(instance, woven) if left() else ():
-            best = min(best, turn, key=lambda one: one.makespan_ns)
+        ways = _Loom(instance, answer.schedule).ways()
+        best = first = next(ways)
+        for others in (turns(instance, first), ways):
+            while left() and (other := next(others, None)) is not None:
+                best = min(best, other, key=lambda one: one.makespan_ns)
     return answer, best
 
 
