@@ -85,19 +85,21 @@ def spread(instance: Instance, method: Method, limits: Limits) -> Answer:
     """
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
     plans = list(_plans(instance))
-    answer, best = _extended(instance, plans[0], method, limits, deadline, share=1.0 / len(plans))
-    latest = answer
+    best = _extended(instance, plans[0], method, limits, deadline, share=1.0 / len(plans))
     for i, plan in enumerate(plans[1:], 1):
-        if best is None or latest.stopped_by == "interrupted":
+        if best.schedule is None or best.stopped_by == "interrupted":
             break
         try:
-            latest, found = _extended(instance, plan, method, limits, deadline, share=1.0 / (len(plans) - i))
+            other = _extended(instance, plan, method, limits, deadline, share=1.0 / (len(plans) - i))
         except Refusal:
             continue
-        if found is not None and found.makespan_ns < best.makespan_ns:
-            best = found
-    told = latest if latest.stopped_by == "interrupted" else answer
-    return Answer(best, told.stopped_by, infeasible=answer.infeasible)
+        except KeyboardInterrupt:
+            return dataclasses.replace(best, stopped_by="interrupted")
+        if other.schedule is not None and other.schedule.makespan_ns < best.schedule.makespan_ns:
+            best = dataclasses.replace(best, schedule=other.schedule)
+        if other.stopped_by == "interrupted":
+            best = dataclasses.replace(best, stopped_by="interrupted")
+    return best
 
 
 def _plans(instance: Instance) -> Iterator[Instance]:
@@ -116,19 +118,22 @@ def _plans(instance: Instance) -> Iterator[Instance]:
 
 def _extended(
     instance: Instance, plan: Instance, method: Method, limits: Limits, deadline: float, *, share: float
-) -> tuple[Answer, Schedule | None]:
-    """Return a method's answer on one GPU in a share of the time left, and its schedule on all GPUs."""
+) -> Answer:
+    """Return a method's answer on one GPU in a share of the time left, with its schedule on all GPUs."""
     seconds = None if limits.time_limit is None else max(share * (deadline - time.monotonic()), 0.0)
     answer = method(plan, dataclasses.replace(limits, on_better=None, time_limit=seconds))
-    if answer.schedule is None:
-        return answer, None
-    with until(deadline, LEAST):
-        ways = _Loom(instance, answer.schedule).ways()
-        best = first = next(ways)
-        for others in (turns(instance, first), ways):
-            while left() and (other := next(others, None)) is not None:
-                best = min(best, other, key=lambda one: one.makespan_ns)
-    return answer, best
+    stopped_by, best = answer.stopped_by, None
+    if answer.schedule is not None:
+        with until(deadline, LEAST):
+            ways = _Loom(instance, answer.schedule).ways()
+            best = first = next(ways)
+            try:
+                for others in (turns(instance, first), ways):
+                    while left() and (other := next(others, None)) is not None:
+                        best = min(best, other, key=lambda one: one.makespan_ns)
+            except KeyboardInterrupt:
+                stopped_by = "interrupted"
+    return Answer(best, stopped_by, infeasible=answer.infeasible)
 
 
 def weave(instance: Instance, schedule: Schedule) -> Schedule:
