@@ -125,11 +125,13 @@ def _extended(
     stopped_by, best = answer.stopped_by, None
     if answer.schedule is not None:
         with until(deadline, LEAST):
+            began = time.monotonic()
             ways = _Loom(instance, answer.schedule).ways()
             best = first = next(ways)
+            takes = time.monotonic() - began  # and so do the others, at least
             try:
                 for others in (turns(instance, first), ways):
-                    while left() and (other := next(others, None)) is not None:
+                    while left() > takes and (other := next(others, None)) is not None:
                         best = min(best, other, key=lambda one: one.makespan_ns)
             except KeyboardInterrupt:
                 stopped_by = "interrupted"
