@@ -47,7 +47,7 @@ _FEW_BUFFERS = 150
 CP-SAT's presolve alone takes long then.
 """
 
-_LITTLE = 1.0
+_LITTLE = 0.05
 """Limit of CP-SAT if little effort is wanted, in its deterministic seconds."""
 
 _LARGEST_COEFFICIENT = 2**31
