@@ -178,15 +178,41 @@ def inventory_table(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+def provenance_table(findings: Sequence[Finding]) -> str:
+    """Return where and when the runs of each exhibit were made, which captions leave out."""
+    lines = [
+        f"{latex.escape(finding.exhibit.name)} & {latex.escape(told)} " + r"\\"
+        for finding in findings
+        for told in origins(finding.runs)
+    ]
+    return "\n".join(
+        [
+            r"\begin{longtable}{>{\raggedright\arraybackslash}p{32mm}>{\raggedright\arraybackslash}p{124mm}}",
+            r"\caption{What the study's exhibits rest on.}\label{tab:provenance}\\",
+            r"\toprule",
+            r"\textbf{exhibit} & \textbf{runs, dates, machine, versions, revision} \\",
+            r"\midrule\endfirsthead",
+            r"\bottomrule\endfoot",
+            *lines,
+            r"\end{longtable}",
+            "",
+        ]
+    )
+
+
 def write_text(
     folder: Path, findings: Sequence[Finding], facts: Mapping[str, str], rows: Sequence[Sequence[str]]
 ) -> tuple[Path, ...]:
     """Write macros, the inventory, and each exhibit as a picture, a figure and a table, into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    contents = {RESULTS: results(facts).encode(), "inventory.tex": inventory_table(rows).encode()}
+    contents = {
+        RESULTS: results(facts).encode(),
+        "inventory.tex": inventory_table(rows).encode(),
+        "provenance.tex": provenance_table(findings).encode(),
+    }
     for finding in findings:
         exhibit = finding.exhibit
-        told = f"{exhibit.title}. {exhibit.caption} {conditions(finding)}"
+        told = f"{exhibit.title}. {finding.short}"
         contents[f"{exhibit.name}.pdf"] = _picture(finding)
         contents[f"{exhibit.name}-figure.tex"] = latex.figure(
             f"generated/{exhibit.name}.pdf", told, exhibit.name

@@ -13,8 +13,9 @@ import study
 import text
 from inventory import inventory, rows, tally
 from pages import Pages
-from pebbler.benchmark.sweeps.config import jobs
+from pebbler.benchmark.sweeps.config import jobs, read_config
 from pebbler.benchmark.sweeps.results import read_latest
+from pebbler.instances.devices.device import find_device
 from study import SWEEPS, facts, findings, main, plan
 from text import inventory_table, results, write_page
 
@@ -104,7 +105,6 @@ def test_wrong_use_is_told_in_a_sentence(
     assert {path.name for path in tmp_path.iterdir()} <= {"paper"}
 
 
-@pytest.mark.xfail(strict=True, reason="the committed runs are of cost model 1, as docs/study.md says")
 def test_committed_numbers_and_page_are_of_the_committed_data(
     root: Path, pages: Pages, tmp_path: Path
 ) -> None:
@@ -129,6 +129,20 @@ def test_committed_runs_are_of_the_committed_gaps(root: Path) -> None:
         assert job.about.problem_sha256 in made
         wanted.add(job.about.problem_sha256)
     assert made == wanted
+
+
+def test_problems_are_of_three_kinds_on_devices_of_a_dozen_years(root: Path) -> None:
+    """Every budget has all workloads, so that no two columns have different ones."""
+    (sweep,) = read_config(root / "paper" / "gaps.toml").sweep
+    grids = sweep.workloads
+    assert sum(len(grid.budgets) for grid in grids) >= 100
+    assert len({grid.budgets for grid in grids}) == 1
+    assert all(re.fullmatch(r"Mmin\+\d+%", budget) for budget in grids[0].budgets)
+    years = {find_device(grid.device).year for grid in grids}
+    assert (min(years), max(years)) == (2013, 2025)
+    steps = [grid for grid in grids if grid.steady]
+    transformers = [grid for grid in grids if not grid.steady and re.match("gpt|vit|llama", grid.network)]
+    assert min(len(steps), len(transformers), len(grids) - len(steps) - len(transformers)) >= 7
 
 
 def test_the_inventory_and_the_numbers_of_pages_are_those_of_the_pages(root: Path, tmp_path: Path) -> None:
