@@ -39,13 +39,14 @@ from findings import (
     with_bounds,
 )
 from inventory import rows, tally
+from page_facts import read_facts
 from pages import Pages
 from pebbler.benchmark.report.exhibits import performance_profile
 from pebbler.benchmark.sweeps.config import Config, Grid, Sweep, jobs, read_config
 from pebbler.benchmark.sweeps.results import Results, Run, read_latest
 from pebbler.benchmark.sweeps.runner import make
 from pebbler.instances.errors import PebblerError
-from text import FACTS, write_inventory, write_page, write_text
+from text import write_inventory, write_page, write_text
 from variants import CASES, DECISIONS, LINK_CASES, LINKED, Case, write_instances
 
 PARTS = "parts"
@@ -166,7 +167,7 @@ def facts(pages: Pages, found: Sequence[Finding], verdicts: dict[str, int]) -> d
     """Return every number and every sentence that the text takes, by name."""
     return {
         **{f"{one.exhibit.name}/{name}": value for one in found for name, value in one.facts.items()},
-        **{name: fact.read(pages) for name, fact in FACTS.items()},
+        **read_facts(pages),
         **{f"inventory/{verdict}": str(count) for verdict, count in verdicts.items()},
         "inventory/all": str(sum(verdicts.values())),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib import style
@@ -12,7 +11,6 @@ from matplotlib.figure import Figure
 
 from findings import Finding
 from inventory import HEADER
-from pages import Pages
 from pebbler.benchmark.output import latex
 from pebbler.benchmark.output.captions import caption
 from pebbler.benchmark.output.drawing import pdf
@@ -32,97 +30,6 @@ INVENTORY = "inventory/"
 
 _COLUMNS = "".join(rf">{{\raggedright\arraybackslash}}p{{{width}mm}}" for width in (13, 13, 26, 32, 34, 31))
 """Of the inventory, whose cells are sentences."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """Where the text finds a number on a page: a cell of a table, or what a regular expression matches."""
-
-    page: str
-    row: str = ""
-    column: str = ""
-    mark: str | None = None
-    pattern: str = ""
-
-    def read(self, pages: Pages) -> str:
-        """Return it; of a cell that goes on with a verdict, what stands before that."""
-        if self.pattern:
-            return pages.line(self.page, self.pattern)
-        return pages.cell(self.page, self.row, self.column, self.mark).split(",")[0]
-
-
-def _core_grid() -> dict[str, Fact]:
-    columns = {
-        "cells": "cells",
-        "within": "within target",
-        "median": "median",
-        "most": "90 % of the cells",
-        "worst": "worst",
-    }
-    return {
-        f"core/{memory}/{name}": Fact("core-grid", memory, column, "core-grid")
-        for memory in ("contiguous", "paged")
-        for name, column in columns.items()
-    }
-
-
-FACTS = {
-    **_core_grid(),
-    "windows/gap": Fact("core-grid", "vgg416/32/V100/1.05xMmin", "paged", "core-grid"),
-    **{
-        f"gpus/{budget}": Fact(
-            "several-gpus",
-            f"moDNN, {budget} GB a GPU, 1 core, over the 1-GPU ideal",
-            "the paper's way",
-            "four",
-        )
-        for budget in (12, 6, 3)
-    },
-    "chain/instances": Fact("chain", pattern=r"(\d+) instances:"),
-    "chain/compute-flow": Fact("chain", "compute <= flow-lp", "mean ratio", "chain"),
-    "chain/met": Fact("chain", "flow-milp <= cp-sat", "equal", "chain"),
-    "chain/both": Fact("chain", "flow-milp <= cp-sat", "both", "chain"),
-    "chain/cp-sat": Fact("chain", "cp-sat <= divisible", "equal", "chain"),
-    "checker/mutants": Fact("checker", "**all**", "mutants"),
-    "checker/rejected": Fact("checker", "**all**", "rejected"),
-    "checker/silent": Fact("checker", "**all**", "silent"),
-    "faults/shown": Fact("execution", "all", "in one of 5", "faults"),
-    "execution/schedules": Fact("execution", pattern=r"median iteration, (\d+) schedules"),
-    "execution/median": Fact("execution", pattern=r"median iteration, \d+ schedules: median ([\d.]+%)"),
-    "execution/worst": Fact("execution", pattern=r"median iteration, .*worst ([\d.]+%)\."),
-    "execution/least": Fact("execution", pattern=r"from the least times: median ([\d.]+%)"),
-    "execution/least-worst": Fact("execution", pattern=r"from the least times: .*worst ([\d.]+%)\."),
-    "execution/copy": Fact("execution", pattern=r"time of a copy, .*median error ([\d.]+%)\."),
-    **{
-        f"sub-batch/{name}": Fact(
-            "sub-batches", f"1.5GiB (1.50 GiB) | {row}", "above the bound", "sub-batches"
-        )
-        for name, row in {
-            "rule": "modnn | eq. 8 (TPDS)",
-            "search": "modnn | search",
-            "flow": "flow | search",
-        }.items()
-    },
-    "modnn/single-image": Fact("papers-modnn", "mean", "time: sub-batch 1", "breakdown"),
-    "modnn/static": Fact("papers-modnn", "5.1 | paper | vdnn-all-p", "moDNN faster by, mean", "speedups"),
-    "modnn/dynamic": Fact("papers-modnn", "5.1 | paper | vdnn-plus", "moDNN faster by, mean", "speedups"),
-    "modnn/saving": Fact("papers-modnn", "59 x, TPDS", "mean", "ratios"),
-    "modnn/fewer": Fact("papers-modnn", "378 x, TPDS", "mean", "ratios"),
-    "modnn/fewer-otherwise": Fact("papers-modnn", "378 x, TPDS", "mean with vgg101", "ratios"),
-    "layrub/hybrid": Fact("papers-layrub", "mean", "`layrub-hybrid`", "time"),
-    "layrub/at-speed": Fact("papers-layrub", "mean", "at the printed speed", "time"),
-    "recomputation/met": Fact("recomputation", "39", "equal to the programme", "checkpointing"),
-    "recomputation/number": Fact("recomputation", "39", "number", "checkpointing"),
-    "ablations/nothing": Fact("ablations", "nothing", "median gap", "ablations"),
-    "ablations/local-search": Fact("ablations", "local-search", "median gap", "ablations"),
-    "ablations/moves": Fact("ablations", "moves", "median gap", "ablations"),
-    "ablations/places": Fact("ablations", "places", "median gap", "ablations"),
-    "ablations/relaxed-start": Fact("ablations", "relaxed-start", "median gap", "ablations"),
-    "ablations/refinement": Fact("ablations", "refinement", "median gap", "ablations"),
-    "ablations/hot-checkpoints": Fact("ablations", "hot-checkpoints", "median gap", "ablations"),
-    "ablations/single-peak": Fact("ablations", "single-peak", "median gap", "ablations"),
-}
-"""What the text takes from pages."""
 
 
 def conditions(finding: Finding) -> str:
