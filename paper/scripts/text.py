@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from pebbler.benchmark.output import latex
 from pebbler.benchmark.output.captions import caption
 from pebbler.benchmark.output.drawing import pdf
 from pebbler.benchmark.output.markdown import markdown, publish
+from pebbler.benchmark.report.exhibits import percent
 from pebbler.benchmark.sweeps.results import origins
 from pebbler.instances.files import write_atomically
 
@@ -27,6 +29,9 @@ RESULTS = "results.tex"
 """Every number of the text, by name: ``\\result{gaps/modnn/median}``."""
 INVENTORY = "inventory/"
 """What the names of the inventory's numbers begin with."""
+
+_NONE = "--"
+"""In tables of the text, where there is no schedule, or none for half of the problems."""
 
 _COLUMNS = "".join(rf">{{\raggedright\arraybackslash}}p{{{width}mm}}" for width in (13, 13, 26, 32, 34, 31))
 """Of the inventory, whose cells are sentences."""
@@ -124,11 +129,13 @@ def write_text(
         contents[f"{exhibit.name}-figure.tex"] = latex.figure(
             f"generated/{exhibit.name}.pdf", told, exhibit.name
         ).encode()
-        cells = [[str(cell) for cell in row] for row in exhibit.table.rows]
+        cells = [
+            [_NONE if cell == percent(math.inf) else str(cell) for cell in row] for row in exhibit.table.rows
+        ]
         contents[f"{exhibit.name}-table.tex"] = latex.table(
             exhibit.table.header,
             cells,
-            f"{exhibit.title}: the numbers behind the figure, predicted under its conditions.",
+            f"{exhibit.title}: the numbers behind the figure, predicted under its conditions; {_NONE}: none.",
             exhibit.name,
         ).encode()
     for name, data in contents.items():

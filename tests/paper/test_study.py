@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -159,23 +158,6 @@ def test_the_inventory_and_the_numbers_of_pages_are_those_of_the_pages(root: Pat
     main(["--folder", str(tmp_path / "paper"), "--docs", str(tmp_path / "docs"), "--inventory"])
     for name in ("docs/study.md", "paper/generated/results.tex", "paper/generated/inventory.tex"):
         assert (tmp_path / name).read_text("utf-8") == (root / name).read_text("utf-8")
-
-
-@pytest.mark.skipif(shutil.which("latexmk") is None, reason="needs TeX with latexmk")
-def test_text_builds(root: Path, tmp_path: Path) -> None:
-    shutil.copytree(
-        root / "paper", tmp_path / "paper", ignore=shutil.ignore_patterns("instances", "data", "build")
-    )
-    done = subprocess.run(
-        ["latexmk", "-pdf", "-interaction=nonstopmode", "-cd", "-outdir=build", "paper/pebbler.tex"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
-    log = (tmp_path / "paper" / "build" / "pebbler.log").read_text("latin-1")
-    assert "undefined" not in log
 
 
 # --- the inventory ----------------------------------------------------------------------------------------
