@@ -125,7 +125,7 @@ def write_text(
     for finding in findings:
         exhibit = finding.exhibit
         told = f"{exhibit.title}. {finding.short}"
-        contents[f"{exhibit.name}.pdf"] = _picture(finding)
+        contents[f"{exhibit.name}.pdf"] = picture(finding)
         contents[f"{exhibit.name}-figure.tex"] = latex.figure(
             f"generated/{exhibit.name}.pdf", told, exhibit.name
         ).encode()
@@ -175,7 +175,8 @@ def write_page(page: Path, findings: Sequence[Finding], rows: Sequence[Sequence[
         publish(content, page, f"<!-- begin {name} -->\n", f"<!-- end {name} -->\n")
 
 
-def _picture(finding: Finding) -> bytes:
+def picture(finding: Finding) -> bytes:
+    """Draw an exhibit as a PDF."""
     with style.context("default"):
         figure = Figure(figsize=finding.exhibit.size, layout="constrained")
         finding.exhibit.draw(figure)

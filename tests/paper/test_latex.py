@@ -118,6 +118,23 @@ def test_texts_ask_only_for_numbers_that_are_there(folder: Path, name: str) -> N
     assert asked <= there
 
 
+CLAIMS = {
+    "gaps/best": "local-search",
+    "gaps/best-rule": "modnn",
+    "production/best-rule": "torch-memory-budget",
+    "adversary/contradictions": "0",
+    "checker/silent": "0",
+    "links/proven": "1",
+}
+"""What sentences of the text say in words; where a number changes, so must they."""
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_what_the_text_says_in_words_is_what_the_data_say(folder: Path, claim: str) -> None:
+    results = (folder / "generated" / "results.tex").read_text("utf-8")
+    assert rf"\csname result:{claim}\endcsname{{{CLAIMS[claim]}}}" in results
+
+
 def test_percentages_are_macros_but_for_those_of_papers_and_ours(folder: Path, name: str) -> None:
     text = (folder / f"{name}.tex").read_text("utf-8")
     typed = re.findall(r"((?:[\d.]+ (?:to|and) )?[\d.]+)(?:\\,|~| )?\\%", text)
