@@ -33,6 +33,9 @@ INVENTORY = "inventory/"
 _NONE = "--"
 """In tables of the text, where there is no schedule, or none for half of the problems."""
 
+_MOST_COLUMNS = 12
+"""Of a table of the text; one that has more is turned."""
+
 _COLUMNS = "".join(rf">{{\raggedright\arraybackslash}}p{{{width}mm}}" for width in (13, 13, 26, 32, 34, 31))
 """Of the inventory, whose cells are sentences."""
 
@@ -129,11 +132,14 @@ def write_text(
         contents[f"{exhibit.name}-figure.tex"] = latex.figure(
             f"generated/{exhibit.name}.pdf", told, exhibit.name
         ).encode()
-        cells = [
-            [_NONE if cell == percent(math.inf) else str(cell) for cell in row] for row in exhibit.table.rows
-        ]
+        header, *cells = _upright(
+            [
+                [_NONE if cell == percent(math.inf) else str(cell) for cell in row]
+                for row in (exhibit.table.header, *exhibit.table.rows)
+            ]
+        )
         contents[f"{exhibit.name}-table.tex"] = latex.table(
-            exhibit.table.header,
+            header,
             cells,
             f"{exhibit.title}: the numbers behind the figure, predicted under its conditions; {_NONE}: none.",
             exhibit.name,
@@ -173,6 +179,11 @@ def write_page(page: Path, findings: Sequence[Finding], rows: Sequence[Sequence[
         contents[exhibit.name] = f"{exhibit.caption}\n\n{table}\n{conditions(finding)}\n"
     for name, content in contents.items():
         publish(content, page, f"<!-- begin {name} -->\n", f"<!-- end {name} -->\n")
+
+
+def _upright(table: list[list[str]]) -> list[list[str]]:
+    """Turn a table of many columns, so that its type need not be small."""
+    return table if len(table[0]) <= _MOST_COLUMNS else [list(column) for column in zip(*table, strict=True)]
 
 
 def picture(finding: Finding) -> bytes:
