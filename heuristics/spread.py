@@ -10,8 +10,8 @@ other copy, or for the end. GPUs may send a gradient one after the other, so tha
 while the second is on its way. The way that is fastest in simulation is taken.
 
 GPUs of one kind with the same program run in step. So the schedule is planned for one of them, with copies as
-slow as the bus makes them when all GPUs copy at once, and once more with copies that half of the others slow
-down, for GPUs that take turns on the bus (`turns`). Nothing else relies on this: the simulation and the
+slow as the bus makes them when all GPUs copy at once, and again with copies that fewer others slow down, for
+GPUs that take turns on the bus (`turns`). Nothing else relies on this: the simulation and the
 checker look at every GPU.
 """
 
@@ -78,43 +78,64 @@ def _shared_ns(cluster: Cluster, size: int, alone: int | None, copies: Fraction 
 def spread(instance: Instance, method: Method, limits: Limits) -> Answer:
     """Plan with a method for one GPU, and extend its schedules to all GPUs; return the shortest.
 
-    The method plans for GPUs in step, and, where the bus slows copies down, for GPUs of which half are in
-    each other's way; each of the plans has its share of the time. The bound of the method is left out, as it
+    The method plans for GPUs in step, and, where the bus slows copies down, for GPUs that are less in each
+    other's way, too; each of the plans has its share of the time. The bound of the method is left out, as it
     holds for one GPU only. Errors are those of the method in step. `Limits.on_better` is not called, because
     better schedules are of one GPU.
     """
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
-    step, half = in_step(instance), _beside(instance, Fraction(1 + cluster_of(instance).node_gpus, 2))
-    if half == step:
-        answer, best = _extended(instance, step, method, limits, deadline, share=1.0)
-        return Answer(best, answer.stopped_by, infeasible=answer.infeasible)
-    answer, best = _extended(instance, step, method, limits, deadline, share=0.5)
-    if best is not None and answer.stopped_by != "interrupted":
+    plans = list(_plans(instance))
+    best = _extended(instance, plans[0], method, limits, deadline, share=1.0 / len(plans))
+    for i, plan in enumerate(plans[1:], 1):
+        if best.schedule is None or best.stopped_by == "interrupted":
+            break
         try:
-            other, found = _extended(instance, half, method, limits, deadline, share=1.0)
+            other = _extended(instance, plan, method, limits, deadline, share=1.0 / (len(plans) - i))
         except Refusal:
-            return Answer(best, answer.stopped_by)
-        if found is not None and found.makespan_ns < best.makespan_ns:
-            best = found
+            continue
+        except KeyboardInterrupt:
+            return dataclasses.replace(best, stopped_by="interrupted")
+        if other.schedule is not None and other.schedule.makespan_ns < best.schedule.makespan_ns:
+            best = dataclasses.replace(best, schedule=other.schedule)
         if other.stopped_by == "interrupted":
-            answer = other
-    return Answer(best, answer.stopped_by, infeasible=answer.infeasible)
+            best = dataclasses.replace(best, stopped_by="interrupted")
+    return best
+
+
+def _plans(instance: Instance) -> Iterator[Instance]:
+    """Yield instances of one GPU: in step, and those with copies that fewer others slow down.
+
+    GPUs that take turns are seldom all in each other's way, but bytes still count, as the bus is for all.
+    """
+    before: Instance | None = None
+    for root in (1, 2, 4):
+        copies = Fraction(cluster_of(instance).node_gpus ** (1.0 / root)).limit_denominator(8)
+        plan = _beside(instance, copies)
+        if plan != before:
+            yield plan
+        before = plan
 
 
 def _extended(
     instance: Instance, plan: Instance, method: Method, limits: Limits, deadline: float, *, share: float
-) -> tuple[Answer, Schedule | None]:
-    """Return a method's answer on one GPU in a share of the time left, and its schedule on all GPUs."""
+) -> Answer:
+    """Return a method's answer on one GPU in a share of the time left, with its schedule on all GPUs."""
     seconds = None if limits.time_limit is None else max(share * (deadline - time.monotonic()), 0.0)
     answer = method(plan, dataclasses.replace(limits, on_better=None, time_limit=seconds))
-    if answer.schedule is None:
-        return answer, None
-    with until(deadline, LEAST):
-        woven = weave(instance, answer.schedule)
-        best = woven
-        for turn in turns(instance, woven) if left() else ():
-            best = min(best, turn, key=lambda one: one.makespan_ns)
-    return answer, best
+    stopped_by, best = answer.stopped_by, None
+    if answer.schedule is not None:
+        with until(deadline, LEAST):
+            began = time.monotonic()
+            ways = _Loom(instance, answer.schedule).ways()
+            best = first = next(ways)
+            takes = time.monotonic() - began  # and so do the others, at least
+            try:
+                for others in (turns(instance, first), ways):
+                    while left() > takes and (other := next(others, None)) is not None:
+                        best = min(best, other, key=lambda one: one.makespan_ns)
+            except KeyboardInterrupt:
+                stopped_by = "interrupted"
+    return Answer(best, stopped_by, infeasible=answer.infeasible)
 
 
 def weave(instance: Instance, schedule: Schedule) -> Schedule:

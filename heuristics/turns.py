@@ -3,8 +3,8 @@
 Copies that are under way at once share the bus, so that GPUs with the same program all wait until all of them
 have moved their bytes. Here, a copy has the bus as if to itself, and the copies of other GPUs wait for it:
 while one GPU copies, the others compute. The order of copies is that of a simulation in which a copy gets the
-bus as soon as it is free. Waits between the GPUs keep it for any durations. The times of the result are those
-of the simulation with a fair bus (`simulate_cluster`).
+bus as soon as it is free, and gradients what the other copies leave. Waits between the GPUs keep it for any
+durations. The times of the result are those of the simulation with a fair bus (`simulate_cluster`).
 """
 
 from __future__ import annotations
@@ -12,24 +12,32 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import Literal
 
 from msgspec.structs import replace
 
 from ..instances.gpus.cluster import SECOND
 from ..instances.instance import Instance
-from ..validate.gpus.program import Bus, alone_ns, bus_load, bus_of, cluster_of, track_of
+from ..validate.gpus.program import BACK, Bus, Track, alone_ns, bus_load, bus_of, cluster_of, track_of
 from ..validate.gpus.simulate import simulate_cluster
 from ..validate.schedule import Schedule
 from ..validate.waits import Waits
+
+_Rule = Literal["longest waiting", "first GPU first", "first out, last back"]
+"""Which of the copies that wait for a bus is next."""
+
+_RULES: tuple[_Rule, ...] = ("longest waiting", "first GPU first", "first out, last back")
 
 
 def turns(instance: Instance, schedule: Schedule) -> Iterator[Schedule]:
     """Yield schedules with the operations of a given one, in which copies take turns.
 
     They are none where all GPUs of a node can copy at once as fast as alone. In the first, whoever waits for
-    longest is next. In the second it is the first GPU that waits, so that GPUs run one ahead of the other.
+    longest is next. In the second it is the first GPU that waits, so that GPUs run one ahead of the other. In
+    the third, the first GPU also comes first on the way out, but on the way back the last one, which has most
+    to do still. Where the schedule has gradients among its copies does not matter.
     """
     cluster = cluster_of(instance)
     rate = Fraction(cluster.bus_bytes_per_second, SECOND)
@@ -38,12 +46,15 @@ def turns(instance: Instance, schedule: Schedule) -> Iterator[Schedule]:
     abreast = math.ceil(rate / max(links, default=rate))
     if abreast >= cluster.node_gpus:
         return
-    for first_gpu_first in (False, True):
-        yield _Turns(instance, schedule, abreast, first_gpu_first=first_gpu_first).schedule()
+    for rule in _RULES:
+        yield _Turns(instance, schedule, abreast, rule).schedule()
 
 
 class _Turns:
     """A simulation in which at most some copies are on a bus at once.
+
+    What passes gradients on has no place of its own on its stream: it goes when the stream has nothing else
+    to do, and the bus nobody else to take.
 
     Parameters
     ----------
@@ -51,18 +62,22 @@ class _Turns:
         The cluster's instance, and the program of all GPUs.
     abreast
         How many copies fill the bus.
-    first_gpu_first
-        Whether the first GPU of those that wait is next, and not the one that waits for longest.
+    rule
+        Which copy is next.
     """
 
-    def __init__(
-        self, instance: Instance, schedule: Schedule, abreast: int, *, first_gpu_first: bool
-    ) -> None:
+    def __init__(self, instance: Instance, schedule: Schedule, abreast: int, rule: _Rule) -> None:
         self.instance, self.given = instance, schedule
-        self.abreast, self.first_gpu_first = abreast, first_gpu_first
+        self.abreast, self.rule = abreast, rule
         cluster = cluster_of(instance)
         self.operations = schedule.operations
-        self.waits = Waits(self.operations, [track_of(cluster, operation) for operation in self.operations])
+        self.tracks = [track_of(cluster, operation) for operation in self.operations]
+        # a track of its own: such an operation waits for nothing but what it needs
+        lines = [
+            track if operation.gradient is None else ("gradient", i)
+            for i, (operation, track) in enumerate(zip(self.operations, self.tracks, strict=True))
+        ]
+        self.waits = Waits(self.operations, lines)
         self.durations_ns = [alone_ns(instance, operation) for operation in self.operations]
         self.buses: list[Bus | None] = [bus_of(instance, operation) for operation in self.operations]
         rate = Fraction(cluster.bus_bytes_per_second, SECOND)
@@ -72,7 +87,12 @@ class _Turns:
                 self.durations_ns[i] = max(self.durations_ns[i], passing)
         self.order: list[int] = []
         self.flying: list[tuple[int, int]] = []  # end and position
-        self.queues: dict[Bus, list[tuple[int, int, int]]] = defaultdict(list)
+        self.ready: dict[Track, list[tuple[bool, int]]] = defaultdict(
+            list
+        )  # whether a gradient's, and position
+        self.since: dict[int, int] = {}  # when an operation was ready
+        self.taken: set[Track] = set()
+        self.queues: dict[Bus, list[tuple[bool, int, int, int]]] = defaultdict(list)
         self.lines: dict[Bus, list[int]] = defaultdict(list)  # the copies of a bus, in their order
         self.busy: dict[Bus, int] = defaultdict(int)
         self.behind: dict[int, int] = {}  # of a copy, the one that it lets go first
@@ -96,42 +116,72 @@ class _Turns:
         return replace(program, operations=tuple(timed), makespan_ns=max(ends, default=0))
 
     def _run(self) -> None:
-        now, ready = 0, self.waits.ready()
+        now = 0
+        self._come(self.waits.ready(), now)
         while True:
-            while ready:
-                ready = [j for i in ready for j in self._come(i, now)]
             for bus, queue in self.queues.items():
                 while queue and self.busy[bus] < self.abreast:
                     self._board(bus, heapq.heappop(queue)[-1], now)
             if not self.flying:
                 return
             now = self.flying[0][0]
+            ended = []
             while self.flying and self.flying[0][0] == now:
-                i = heapq.heappop(self.flying)[1]
+                ended.append(heapq.heappop(self.flying)[1])
+            for i in ended:
                 bus_left = self.buses[i]
                 if bus_left is not None:
                     self.busy[bus_left] -= 1
-                ready += self.waits.end(i)
+                self.taken.discard(self.tracks[i])
+            for i in ended:
+                self._come(self.waits.end(i), now)
+                self._offer(self.tracks[i], now)
 
-    def _come(self, i: int, now: int) -> list[int]:
-        """Start an operation, or let a copy queue; return what can start if it takes no time."""
-        bus = self.buses[i]
-        if bus is not None and self.durations_ns[i]:
-            gpu = self.operations[i].gpu
-            heapq.heappush(self.queues[bus], (0 if self.first_gpu_first else now, gpu, i))
-            return []
-        self.order.append(i)
-        if not self.durations_ns[i]:
-            return self.waits.end(i)
-        heapq.heappush(self.flying, (now + self.durations_ns[i], i))
-        return []
+    def _come(self, ready: Sequence[int], now: int) -> None:
+        """Let operations that are ready wait for their tracks, or start."""
+        for i in ready:
+            self.since[i] = now
+            heapq.heappush(self.ready[self.tracks[i]], (self.operations[i].gradient is not None, i))
+        for i in ready:
+            self._offer(self.tracks[i], now)
+
+    def _offer(self, track: Track, now: int) -> None:
+        """Start what waits for a track, if it is free; a copy waits for the bus as well."""
+        while self.ready[track] and track not in self.taken:
+            gradient, i = self.ready[track][0]
+            bus = self.buses[i]
+            if bus is not None and self.durations_ns[i]:
+                heapq.heappush(self.queues[bus], (gradient, self._rank(i), self.operations[i].gpu, i))
+                return
+            heapq.heappop(self.ready[track])
+            self._start(i, now)
+
+    def _rank(self, i: int) -> int:
+        """Return a copy's place among those that wait for its bus."""
+        operation = self.operations[i]
+        if self.rule == "longest waiting":
+            return self.since[i]
+        last_first = self.rule == "first out, last back" and operation.kind in BACK
+        return -operation.gpu if last_first else operation.gpu
 
     def _board(self, bus: Bus, i: int, now: int) -> None:
-        """Let a copy onto the bus, after the one that makes room for it."""
+        """Let a copy onto the bus, after the one that makes room for it, if its stream does no other."""
+        track = self.tracks[i]
+        waiting = self.ready[track]
+        if track in self.taken or not waiting or waiting[0][1] != i:
+            return
+        heapq.heappop(waiting)
         line = self.lines[bus]
         if len(line) >= self.abreast:
             self.behind[i] = line[-self.abreast]
         line.append(i)
         self.busy[bus] += 1
+        self._start(i, now)
+
+    def _start(self, i: int, now: int) -> None:
         self.order.append(i)
-        heapq.heappush(self.flying, (now + self.durations_ns[i], i))
+        if self.durations_ns[i]:
+            self.taken.add(self.tracks[i])
+            heapq.heappush(self.flying, (now + self.durations_ns[i], i))
+        else:
+            self._come(self.waits.end(i), now)

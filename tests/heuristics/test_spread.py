@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from pebbler import Workload
-from pebbler.heuristics.methods import list_methods
-from pebbler.heuristics.spread import in_step, weave, weave_at_once
+from pebbler.heuristics.methods import Answer, Limits, find_method, list_methods
+from pebbler.heuristics.spread import in_step, spread, weave, weave_at_once
 from pebbler.instances.gpus.cluster import Cluster
 from pebbler.instances.gpus.workload import cluster_instances, several_gpus
 from pebbler.instances.instance import Instance
@@ -113,3 +113,27 @@ def test_the_same_input_gives_the_same_schedule() -> None:
     instance, schedule, woven = random_cluster_case(rng)
     assert weave(instance, schedule) == woven
     assert isinstance(cluster_of(instance), Cluster)
+
+
+@pytest.mark.parametrize("plan", [1, 2, 3])
+def test_what_is_planned_remains_when_a_later_plan_is_interrupted(plan: int) -> None:
+    instance = on(4)
+    rule = find_method("modnn").call
+    calls = 0
+
+    def interrupted(one: Instance, limits: Limits) -> Answer:
+        nonlocal calls
+        calls += 1
+        if calls == plan:
+            raise KeyboardInterrupt
+        return rule(one, limits)
+
+    if plan == 1:
+        with pytest.raises(KeyboardInterrupt):
+            spread(instance, interrupted, Limits())
+        return
+    answer = spread(instance, interrupted, Limits())
+    assert answer.stopped_by == "interrupted"
+    assert answer.schedule is not None
+    assert check_cluster(instance, answer.schedule).valid
+    assert calls == plan

@@ -106,6 +106,21 @@ def test_bus_row_raises_the_bound_where_blocks_have_to_move() -> None:
     assert found[0].lower_bound_ns > found[1].lower_bound_ns
 
 
+@pytest.mark.slow
+def test_whole_columns_without_prices_are_no_less_than_the_linear_program() -> None:
+    """CBC has no duals here, so that there is nothing to price the bus with."""
+    solver = "cbc"
+    instance = on(2, "1.05xMmin")
+    checkpoints = range(0, len(instance.tasks), 3)
+    linear = cluster_flow_bound(instance, checkpoints, solver=solver)
+    whole = cluster_flow_bound(instance, checkpoints, integrality="all", solver=solver, time_limit=20.0)
+    makespan = solve(instance, "modnn").makespan_ns
+    assert linear is not None
+    assert whole is not None
+    assert makespan is not None
+    assert linear.lower_bound_ns <= whole.lower_bound_ns <= makespan
+
+
 @pytest.mark.parametrize("shared", [{}, {"nvlink": 20 * GB}, {"nodes": 2, "network": GB}])
 def test_refined_bound_stays_under_every_schedule(shared: dict[str, int]) -> None:
     instance = on(2, "1.05xMmin", **shared)
