@@ -425,7 +425,8 @@ def unlimited_peak(instance: Instance) -> int:
 def parse_budget(text: str, instance: Instance) -> int:
     """Read a budget for an instance: ``12GiB``, ``50%`` of the peak without a limit, ``1.05xMmin``.
 
-    Fractions of a byte are rounded up.
+    ``Mmin+25%`` is the least budget and a quarter of what the peak is above it: budgets in which networks of
+    any shape are equally tight. Fractions of a byte are rounded up.
 
     Raises
     ------
@@ -436,6 +437,9 @@ def parse_budget(text: str, instance: Instance) -> int:
         exact = Fraction(match[1]) / 100 * unlimited_peak(instance)
     elif match := re.fullmatch(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*x\s*Mmin\s*", text):
         exact = Fraction(match[1]) * least_budget(instance)
+    elif match := re.fullmatch(r"\s*Mmin\s*\+\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*%\s*", text):
+        least = least_budget(instance)
+        exact = least + Fraction(match[1]) / 100 * max(unlimited_peak(instance) - least, 0)
     else:
         return parse_size(text, "a budget; write it as 12GiB, 50% or 1.05xMmin")
     return -(-exact.numerator // exact.denominator)

@@ -48,7 +48,7 @@ class Grid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     precision, steady, optimizer, optimizer_on, host_bandwidth, host_memory, link_both
         As well.
     budgets
-        Budgets in the usual form: ``12GiB``, ``50%``, ``1.05xMmin``.
+        Budgets in the usual form: ``12GiB``, ``50%``, ``1.05xMmin``, ``Mmin+25%``.
     sub_batch
         Number of images of a round, by default the batch; ``auto`` lets each method choose.
     """

@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from statistics import median
 
 import plots
+from pebbler.benchmark.output.series import MOST
 from pebbler.benchmark.report.exhibits import Exhibit, Table, percent
 from pebbler.benchmark.sweeps.evaluation import Evaluation, evaluate, solved
+from pebbler.benchmark.sweeps.jobs import Found
 from pebbler.benchmark.sweeps.results import Run
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.memory import ideal_ns
 from pebbler.instances.transforms import LINKS
-from variants import DECISIONS, LEAST_SHARE, LINKED, REWORKED, Case, freedoms, problem
+from variants import DECISIONS, LEAST_SHARE, LINKED, REWORKED, Case, Freedom, freedoms, problem
+
+SEARCHES = ("local-search", "flow", "flow-recompute")
+"""Methods of this project that search, beside the rules of others."""
+
+DRAWN = (
+    "vdnn-dyn",
+    "layrub-hybrid",
+    "modnn",
+    "local-search",
+    "flow",
+    "torch-memory-budget",
+    "superneurons-rule",
+)
+"""The first six of these that have a median are in the picture of gaps by budget; the table has all."""
+
+KINDS = {"step": ("/steady",), "transformer": ("gpt", "vit", "llama"), "cnn": ("",)}
+"""Kinds of problems, by what is in their names; the first that fits."""
+
+WIDTH = 6.4
+"""Width of a picture in inches: that of the text's lines, so that its type is as large as the text's."""
 
 PLANNERS = (
     "planned on an instance of its own, with Layrub's mask or with tasks that may run again, and held "
@@ -32,12 +55,15 @@ class Finding:
     ----------
     exhibit, runs
         The picture with its numbers, and the runs that they come from.
+    short
+        The caption in the text, of two lines at most; the pages have the exhibit's.
     facts
         Numbers as texts, by name.
     """
 
     exhibit: Exhibit
     runs: Sequence[Run]
+    short: str
     facts: dict[str, str]
 
 
@@ -57,11 +83,16 @@ def with_bounds(runs: Sequence[Run], others: Sequence[Run]) -> Evaluation:
 
 
 def gaps_by_budget(evaluation: Evaluation) -> Finding:
-    """Gap of every method at each budget: how far from optimal, and where it matters."""
+    """Gap of every method at each budget: how far from optimal, and where it matters.
+
+    A column has the problems of its budget, and says how many. A line joins columns only where all of them
+    have the same networks, batches and devices.
+    """
     budgets: dict[str, list[str]] = {}
     for key, about in evaluation.problems.items():
         budgets.setdefault(_budget(about.problem), []).append(key)
     order = sorted(budgets, key=_tightness)
+    alike = len({frozenset(map(partial(_workload, evaluation), keys)) for keys in budgets.values()}) == 1
     gaps = {name: evaluation.gaps(setting) for setting, name in evaluation.settings.items()}
     planners = {
         evaluation.settings[run.setting] for run in evaluation.runs if solved(run) != run.about.problem_sha256
@@ -75,13 +106,13 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
         }
         for name, found in gaps.items()
     }
+    overall = {name: median(found.values()) for name, found in gaps.items()}
     rows = []
-    tasks = [about.tasks for about in evaluation.problems.values()]
-    facts = {
-        "problems": str(len(evaluation.problems)),
-        "least-tasks": str(min(tasks)),
-        "most-tasks": str(max(tasks)),
-    }
+    kinds: dict[str, list[str]] = {}
+    for key, about in evaluation.problems.items():
+        kinds.setdefault(_kind(about.problem), []).append(key)
+    facts = _facts_of(evaluation, [len(keys) for keys in budgets.values()])
+    facts |= {f"{kind}/problems": str(len(kinds.get(kind, ()))) for kind in KINDS}
     for name, found in gaps.items():
         values = sorted(found.values())
         ended = sum(map(math.isfinite, values))
@@ -89,47 +120,114 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
             (
                 shown[name],
                 *(percent(medians[name].get(budget)) for budget in order),
-                percent(median(values)),
+                percent(overall[name]),
                 percent(max([value for value in values if math.isfinite(value)], default=math.inf)),
                 f"{ended} of {len(values)}",
             )
         )
         facts |= {
-            f"{name}/median": percent(median(values)),
+            f"{name}/median": percent(overall[name]),
             f"{name}/worst": rows[-1][-2],
             f"{name}/solved": str(ended),
             f"{name}/tightest": percent(medians[name].get(order[-1])),
             f"{name}/loosest": percent(medians[name].get(order[0])),
+            **{
+                f"{name}/{kind}": percent(median(values))
+                for kind, keys in kinds.items()
+                if (values := [found[key] for key in keys if key in found])
+            },
         }
-    header = ("method", *order, "all", "worst", "with a schedule")
+    rules = [name for name in gaps if name not in SEARCHES and name not in planners]
+    for word, names in (("best", list(gaps)), ("best-rule", rules)):
+        if names:
+            least = min(names, key=lambda name: overall[name])
+            facts |= {word: least, f"{word}/median": percent(overall[least])}
+    facts |= _head_to_head(evaluation)
+    columns = [f"{budget} (n={len(budgets[budget])})" for budget in order]
+    header = ("method", *columns, "all", "worst", "with a schedule")
+    some = [name for name, found in medians.items() if any(map(math.isfinite, found.values()))]
+    drawn = ([name for name in DRAWN if name in some] or list(gaps))[:MOST]
     exhibit = Exhibit(
         name="gaps",
         title="How far from optimal, by budget",
         caption="Median gap, (iteration - bound) / bound, from the best bound that any run of the problem "
         f"proved, here or in the core grid, for {len(evaluation.problems)} problems, by budget: a share of "
-        "the peak without a limit, or 1.05 times the least possible. No line and no schedule: half of the "
-        f"problems or more have none.{f' *: {PLANNERS}' if planners else ''}",
+        "the peak without a limit, a multiple of the least budget M_min, or M_min and a share of what the "
+        "peak is above it; n problems have it. No schedule: half of them or more have none."
+        f"{'' if alike else ' Columns have different networks, so that no line joins them.'}"
+        f"{f' *: {PLANNERS}' if planners else ''}",
         table=Table(header, tuple(rows)),
         data=Table(
             ("method", "budget", "median gap"),
             tuple((name, budget, gap) for name, found in medians.items() for budget, gap in found.items()),
         ),
-        size=(8.0, 4.2),
+        size=(WIDTH, 3.6),
         draw=lambda figure: plots.draw_gaps_by_budget(
-            figure, order, {shown[name]: found for name, found in medians.items()}
+            figure, order, columns, {shown[name]: medians[name] for name in drawn}, joined=alike
         ),
     )
-    return Finding(exhibit, evaluation.runs, facts)
+    short = (
+        "Median gap from the best proven bound by budget, of six methods; the table has all. "
+        f"{'' if alike else 'Columns have different problems, so that no line joins them. '}"
+        "Nothing is drawn where half of the n problems or more have no schedule."
+    )
+    return Finding(exhibit, evaluation.runs, short, facts)
+
+
+def _facts_of(evaluation: Evaluation, columns: Sequence[int]) -> dict[str, str]:
+    """What problems there are; `columns` has the number of problems of each budget."""
+    problems = evaluation.problems.values()
+    tasks = [about.tasks for about in problems]
+    return {
+        "problems": str(len(problems)),
+        "networks": str(len({about.network for about in problems})),
+        "devices": str(len({about.device for about in problems})),
+        "budgets": str(len(columns)),
+        "least-n": str(min(columns)),
+        "most-n": str(max(columns)),
+        "least-tasks": str(min(tasks)),
+        "most-tasks": str(max(tasks)),
+    }
+
+
+def _head_to_head(evaluation: Evaluation) -> dict[str, str]:
+    """On how many problems local search is shorter than FLOW, longer, or as long."""
+    times = {name: evaluation.times(setting) for setting, name in evaluation.settings.items()}
+    if not {"local-search", "flow"} <= times.keys():
+        return {}
+    one, other = times["local-search"], times["flow"]
+    both = one.keys() & other.keys()
+    return {
+        "local-search/shorter": str(sum(one[key] < other[key] for key in both)),
+        "flow/shorter": str(sum(other[key] < one[key] for key in both)),
+        "flow/equal": str(sum(other[key] == one[key] for key in both)),
+    }
+
+
+def _kind(name: str) -> str:
+    return next(kind for kind, words in KINDS.items() if any(word in name for word in words))
+
+
+def _workload(evaluation: Evaluation, key: str) -> str:
+    """A problem's name without its budget: its network, batch and device, and what else it says."""
+    name = evaluation.problems[key].problem
+    return name.replace(_budget(name), "", 1)
+
+
+_BUDGET = re.compile(r"(?:Mmin\+)?[0-9.]+%|[0-9.]+xMmin|[0-9.]+[KMGT]i?B")
+"""What a budget looks like in a problem's name."""
 
 
 def _budget(name: str) -> str:
-    return name.rsplit("/", 1)[-1]
+    """The budget in a problem's name, which comes after network, batch and device."""
+    words = name.split("/")
+    return next((word for word in words if _BUDGET.fullmatch(word)), words[-1])
 
 
 def _tightness(budget: str) -> tuple[bool, float]:
-    """Order budgets from loose to tight; those by the least possible come last."""
-    relative = budget.endswith("%")
-    return not relative, -float(budget.rstrip("%").split("x")[0])
+    """Order budgets from loose to tight; multiples of the least possible come last."""
+    share = budget.removeprefix("Mmin+")
+    return not share.endswith("%"), -float(share.rstrip("%").split("x")[0])
 
 
 # --- which decision carries the gain ----------------------------------------------------------------------
@@ -144,7 +242,7 @@ def decisions(runs: Sequence[Run], cases: Sequence[Case]) -> Finding:
     columns: list[list[str]] = []
     facts: dict[str, str] = {}
     for case in cases:
-        ideal = ideal_ns(case.workload.instance(0, check_budget=False))
+        ideal = _ideal_of(case, cases, found)
         mine: dict[str, float] = {}
         cells: list[str] = []
         for chosen in product((False, True), repeat=len(_DECISIONS)):
@@ -175,16 +273,39 @@ def decisions(runs: Sequence[Run], cases: Sequence[Case]) -> Finding:
         "the bound of that restricted problem. Without a choice of algorithms every task has the one with "
         "the least workspace; without copies nothing leaves the device; without sub-batches the batch is one "
         f"round, with them the best of the batch and its halves down to a {LEAST_SHARE}th. Method: flow. "
-        "A cross: no schedule.",
+        "Decisions with which no case has a schedule are not drawn.",
         table=Table(("decisions", *overheads), tuple(rows)),
         data=Table(
             ("case", "decisions", "overhead"),
             tuple((case, word, value) for case, mine in overheads.items() for word, value in mine.items()),
         ),
-        size=(9.0, 4.2),
+        size=(WIDTH, 2.9),
         draw=lambda figure: plots.draw_decisions(figure, overheads),
     )
-    return Finding(exhibit, runs, facts)
+    short = (
+        "How much longer than the ideal an iteration is where only the named decisions may be taken, by "
+        "case. Sets of decisions with which no case has a schedule are left out."
+    )
+    return Finding(exhibit, runs, short, facts)
+
+
+def _ideal_of(case: Case, cases: Sequence[Case], found: Mapping[str, Found]) -> int:
+    """Return the ideal of a case's iteration, as its runs have it: of the whole batch with all algorithms.
+
+    It is that of every budget, so that a case of the same workload may have it.
+
+    Raises
+    ------
+    PebblerError
+        When no run has it.
+    """
+    for other in cases:
+        if other.workload == case.workload:
+            for copies in (True, False):
+                one = found.get(problem(DECISIONS, other, Freedom(other.batch, copies, True).word))
+                if one is not None and one.ideal_ns is not None:
+                    return one.ideal_ns
+    raise PebblerError(f"{case}: no run has the ideal of the whole batch; let the study make them")
 
 
 # --- at which links, and when to compute again ------------------------------------------------------------
@@ -202,7 +323,7 @@ def links(runs: Sequence[Run], cases: Sequence[Case]) -> Finding:
         for link in LINKS:
             mine = {method: found[case.name, link] for method, found in offloading.items()}
             again = {method: found[case.name, link] for method, found in reworked.items()}
-            ideal = ideal_ns(case.workload.instance(0, check_budget=False))
+            ideal = next(run.found.ideal_ns or 1 for run in mine.values())
             bound = max(run.found.lower_bound_ns or 0 for run in mine.values())
             times = {method: _time(run) for method, run in (*mine.items(), *again.items())}
             for method, time in (*times.items(), ("lower bound", bound)):
@@ -231,10 +352,14 @@ def links(runs: Sequence[Run], cases: Sequence[Case]) -> Finding:
         "again and copy nothing; the others copy and compute nothing again; the bound is for those.",
         table=Table(("case", "link", *methods, "bound of copying", "shorter"), tuple(rows)),
         data=Table(("case", "link", *methods, "bound of copying", "shorter"), tuple(rows)),
-        size=(9.0, 6.0),
+        size=(WIDTH, 5.2),
         draw=lambda figure: plots.draw_links(figure, list(LINKS), panels),
     )
-    return Finding(exhibit, runs, facts | _count(rows))
+    short = (
+        "Iteration time over the ideal, by link. memonger-rule and knapsack-rule compute again and copy "
+        "nothing; the others copy and compute nothing again; the bound is for those."
+    )
+    return Finding(exhibit, runs, short, facts | _count(rows))
 
 
 # --- copying and computing again together -----------------------------------------------------------------
@@ -265,16 +390,17 @@ def together(runs: Sequence[Run]) -> Finding:
     exhibit = Exhibit(
         name="together",
         title="Recomputation together with offloading",
-        caption="How much longer than the ideal an iteration is. A cross: no schedule.",
+        caption="How much longer than the ideal an iteration is.",
         table=Table(
             ("problem", *labels),
             tuple((key, *map(percent, row)) for key, row in zip(overheads, values, strict=True)),
         ),
         data=Table(("problem", *labels), tuple((k, *row) for k, row in zip(overheads, values, strict=True))),
-        size=(9.0, 4.2),
-        draw=lambda figure: plots.draw_decisions(figure, overheads),
+        size=(WIDTH, 1.1 + 0.27 * len(overheads)),
+        draw=lambda figure: plots.draw_dots(figure, overheads),
     )
-    return Finding(exhibit, runs, facts)
+    short = "How much longer than the ideal an iteration is: copies alone, second runs alone, and both."
+    return Finding(exhibit, runs, short, facts)
 
 
 # --- what parts buy ---------------------------------------------------------------------------------------
@@ -340,7 +466,7 @@ def parts(evaluation: Evaluation) -> Finding:
         caption="How much longer than the ideal an iteration is with whole tensors (flow) and in parts "
         "(flow-parts), in paged memory; in brackets, in the table, the gap from the best bound of the "
         "same kind that any run proved, here or in the core grid. Lines across the bars are these bounds: "
-        "a bar that ends below the line of whole tensors is shorter than any schedule of whole tensors.",
+        "a bar in parts that ends before the line of whole tensors is shorter than any schedule of those.",
         table=Table(
             ("problem", "whole tensors", "in parts", "shorter by", "over the bound of whole tensors"),
             tuple(rows),
@@ -349,10 +475,14 @@ def parts(evaluation: Evaluation) -> Finding:
             ("problem", "tensors", "bound", "time"),
             tuple((name, word, *span) for name, mine in spans.items() for word, span in mine.items()),
         ),
-        size=(9.0, 4.2),
+        size=(WIDTH, 1.1 + 0.5 * len(spans)),
         draw=lambda figure: plots.draw_spans(figure, spans),
     )
-    return Finding(exhibit, evaluation.runs, facts)
+    short = (
+        "How much longer than the ideal an iteration is, whole tensors and in parts; black lines are the "
+        "bounds of each kind. A bar that ends before the upper one's line is shorter than any whole one."
+    )
+    return Finding(exhibit, evaluation.runs, short, facts)
 
 
 def _with_gap(overhead: float, gap: float) -> str:

@@ -29,6 +29,7 @@ import vdnn as papers_vdnn
 import vdnn_layers as papers_vdnn_layers
 from findings import (
     PLANNERS,
+    WIDTH,
     Finding,
     decisions,
     gaps_by_budget,
@@ -38,13 +39,14 @@ from findings import (
     with_bounds,
 )
 from inventory import rows, tally
+from page_facts import read_facts
 from pages import Pages
 from pebbler.benchmark.report.exhibits import performance_profile
 from pebbler.benchmark.sweeps.config import Config, Grid, Sweep, jobs, read_config
 from pebbler.benchmark.sweeps.results import Results, Run, read_latest
 from pebbler.benchmark.sweeps.runner import make
 from pebbler.instances.errors import PebblerError
-from text import FACTS, write_inventory, write_page, write_text
+from text import write_inventory, write_page, write_text
 from variants import CASES, DECISIONS, LINK_CASES, LINKED, Case, write_instances
 
 PARTS = "parts"
@@ -58,6 +60,12 @@ PAPERS: dict[str, Callable[[Sequence[str]], None]] = {
     "papers-glp4nn": papers_glp4nn.main,
 }
 """Pages on the papers, and what computes their tables anew."""
+
+PROFILED = (
+    "Share of problems on which an iteration is at most so many times as long as the shortest of all "
+    "methods, over the problems that all ran on."
+)
+"""Caption of the performance profile."""
 
 _log = logging.getLogger(__name__)
 
@@ -91,20 +99,24 @@ def plan(folder: Path) -> Plan:
     return Plan(folder, {name: read_config(folder / f"{name}.toml") for name in SWEEPS}, CASES, LINK_CASES)
 
 
+_QUICK = ("vdnn-dyn", "modnn", "flow", "flow-parts", "memonger-rule")
+"""Methods of a quick study."""
+
+
 def quick_plan(folder: Path, out: Path) -> Plan:
     """Return the same study on networks so small that it takes a minute, in another folder."""
     case = Case("lenet", 2, "V100", "1.2xMmin")
-    lenet = Grid(network="lenet", batch=8, device="V100", budgets=("100%", "1.05xMmin"))
+    budgets = ("Mmin+100%", "Mmin+2%")
+    lenet = Grid(network="lenet", batch=8, device="V100", budgets=budgets)
+    step = msgspec.structs.replace(lenet, steady=True, optimizer="adam")
     paged = Grid(network="alexnet", batch=128, device="V100", budgets=("100%", "1.05xMmin"))
 
     def small(sweep: Sweep) -> Sweep:
-        methods = tuple(
-            m for m in sweep.methods if m in ("vdnn-dyn", "modnn", "flow", "flow-parts", "memonger-rule")
-        )
+        methods = tuple(m for m in sweep.methods if m in _QUICK)
         limits = ("0.2s",) if sweep.time_limits else ()
-        grid = paged if "paged" in sweep.memory else lenet  # whose tensors are smaller than a page
-        grids = (grid,) if sweep.workloads else ()
-        return msgspec.structs.replace(sweep, methods=methods, time_limits=limits, workloads=grids)
+        grids = [paged] if "paged" in sweep.memory else [lenet, step]  # with tensors smaller than pages
+        workloads = tuple(grids) if sweep.workloads else ()
+        return msgspec.structs.replace(sweep, methods=methods, time_limits=limits, workloads=workloads)
 
     configs = {
         name: msgspec.structs.replace(config, sweep=tuple(map(small, config.sweep)))
@@ -137,11 +149,13 @@ def findings(what: Plan, docs: Path) -> list[Finding]:
     gaps = with_bounds(made["gaps"], grid)
     profile = performance_profile(gaps)
     profile = replace(
-        profile, caption=f"{profile.caption} Layrub's methods and those that compute again: {PLANNERS}"
+        profile,
+        size=(WIDTH, 4.2),
+        caption=f"{profile.caption} Layrub's methods and those that compute again: {PLANNERS}",
     )
     return [
         gaps_by_budget(gaps),
-        Finding(profile, gaps.runs, {}),
+        Finding(profile, gaps.runs, PROFILED, {}),
         decisions(made[DECISIONS], what.cases),
         links(made[LINKED], what.link_cases),
         together(read_latest(docs / "data" / recomputation.DATA.name)),
@@ -153,7 +167,7 @@ def facts(pages: Pages, found: Sequence[Finding], verdicts: dict[str, int]) -> d
     """Return every number and every sentence that the text takes, by name."""
     return {
         **{f"{one.exhibit.name}/{name}": value for one in found for name, value in one.facts.items()},
-        **{name: fact.read(pages) for name, fact in FACTS.items()},
+        **read_facts(pages),
         **{f"inventory/{verdict}": str(count) for verdict, count in verdicts.items()},
         "inventory/all": str(sum(verdicts.values())),
     }

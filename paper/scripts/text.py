@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib import style
@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 
 from findings import Finding
 from inventory import HEADER
-from pages import Pages
 from pebbler.benchmark.output import latex
 from pebbler.benchmark.output.captions import caption
 from pebbler.benchmark.output.drawing import pdf
 from pebbler.benchmark.output.markdown import markdown, publish
+from pebbler.benchmark.report.exhibits import percent
 from pebbler.benchmark.sweeps.results import origins
 from pebbler.instances.files import write_atomically
 
@@ -30,99 +30,14 @@ RESULTS = "results.tex"
 INVENTORY = "inventory/"
 """What the names of the inventory's numbers begin with."""
 
+_NONE = "--"
+"""In tables of the text, where there is no schedule, or none for half of the problems."""
+
+_MOST_COLUMNS = 12
+"""Of a table of the text; one that has more is turned."""
+
 _COLUMNS = "".join(rf">{{\raggedright\arraybackslash}}p{{{width}mm}}" for width in (13, 13, 26, 32, 34, 31))
 """Of the inventory, whose cells are sentences."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """Where the text finds a number on a page: a cell of a table, or what a regular expression matches."""
-
-    page: str
-    row: str = ""
-    column: str = ""
-    mark: str | None = None
-    pattern: str = ""
-
-    def read(self, pages: Pages) -> str:
-        """Return it; of a cell that goes on with a verdict, what stands before that."""
-        if self.pattern:
-            return pages.line(self.page, self.pattern)
-        return pages.cell(self.page, self.row, self.column, self.mark).split(",")[0]
-
-
-def _core_grid() -> dict[str, Fact]:
-    columns = {
-        "cells": "cells",
-        "within": "within target",
-        "median": "median",
-        "most": "90 % of the cells",
-        "worst": "worst",
-    }
-    return {
-        f"core/{memory}/{name}": Fact("core-grid", memory, column, "core-grid")
-        for memory in ("contiguous", "paged")
-        for name, column in columns.items()
-    }
-
-
-FACTS = {
-    **_core_grid(),
-    "windows/gap": Fact("core-grid", "vgg416/32/V100/1.05xMmin", "paged", "core-grid"),
-    **{
-        f"gpus/{budget}": Fact(
-            "several-gpus",
-            f"moDNN, {budget} GB a GPU, 1 core, over the 1-GPU ideal",
-            "the paper's way",
-            "four",
-        )
-        for budget in (12, 6, 3)
-    },
-    "chain/instances": Fact("chain", pattern=r"(\d+) instances:"),
-    "chain/compute-flow": Fact("chain", "compute <= flow-lp", "mean ratio", "chain"),
-    "chain/met": Fact("chain", "flow-milp <= cp-sat", "equal", "chain"),
-    "chain/both": Fact("chain", "flow-milp <= cp-sat", "both", "chain"),
-    "chain/cp-sat": Fact("chain", "cp-sat <= divisible", "equal", "chain"),
-    "checker/mutants": Fact("checker", "**all**", "mutants"),
-    "checker/rejected": Fact("checker", "**all**", "rejected"),
-    "checker/silent": Fact("checker", "**all**", "silent"),
-    "faults/shown": Fact("execution", "all", "in one of 5", "faults"),
-    "execution/schedules": Fact("execution", pattern=r"median iteration, (\d+) schedules"),
-    "execution/median": Fact("execution", pattern=r"median iteration, \d+ schedules: median ([\d.]+%)"),
-    "execution/worst": Fact("execution", pattern=r"median iteration, .*worst ([\d.]+%)\."),
-    "execution/least": Fact("execution", pattern=r"from the least times: median ([\d.]+%)"),
-    "execution/least-worst": Fact("execution", pattern=r"from the least times: .*worst ([\d.]+%)\."),
-    "execution/copy": Fact("execution", pattern=r"time of a copy, .*median error ([\d.]+%)\."),
-    **{
-        f"sub-batch/{name}": Fact(
-            "sub-batches", f"1.5GiB (1.50 GiB) | {row}", "above the bound", "sub-batches"
-        )
-        for name, row in {
-            "rule": "modnn | eq. 8 (TPDS)",
-            "search": "modnn | search",
-            "flow": "flow | search",
-        }.items()
-    },
-    "modnn/single-image": Fact("papers-modnn", "mean", "time: sub-batch 1", "breakdown"),
-    "modnn/static": Fact("papers-modnn", "5.1 | paper | vdnn-all-p", "moDNN faster by, mean", "speedups"),
-    "modnn/dynamic": Fact("papers-modnn", "5.1 | paper | vdnn-plus", "moDNN faster by, mean", "speedups"),
-    "modnn/saving": Fact("papers-modnn", "59 x, TPDS", "mean", "ratios"),
-    "modnn/fewer": Fact("papers-modnn", "378 x, TPDS", "mean", "ratios"),
-    "modnn/fewer-otherwise": Fact("papers-modnn", "378 x, TPDS", "mean with vgg101", "ratios"),
-    "layrub/hybrid": Fact("papers-layrub", "mean", "`layrub-hybrid`", "time"),
-    "layrub/at-speed": Fact("papers-layrub", "mean", "at the printed speed", "time"),
-    "recomputation/met": Fact("recomputation", "39", "equal to the programme", "checkpointing"),
-    "recomputation/number": Fact("recomputation", "39", "number", "checkpointing"),
-    "ablations/nothing": Fact("ablations", "nothing", "median gap", "ablations"),
-    "ablations/local-search": Fact("ablations", "local-search", "median gap", "ablations"),
-    "ablations/moves": Fact("ablations", "moves", "median gap", "ablations"),
-    "ablations/places": Fact("ablations", "places", "median gap", "ablations"),
-    "ablations/relaxed-start": Fact("ablations", "relaxed-start", "median gap", "ablations"),
-    "ablations/refinement": Fact("ablations", "refinement", "median gap", "ablations"),
-    "ablations/hot-checkpoints": Fact("ablations", "hot-checkpoints", "median gap", "ablations"),
-    "ablations/single-peak": Fact("ablations", "single-peak", "median gap", "ablations"),
-}
-"""What the text takes from pages."""
 
 
 def conditions(finding: Finding) -> str:
@@ -178,24 +93,55 @@ def inventory_table(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+def provenance_table(findings: Sequence[Finding]) -> str:
+    """Return where and when the runs of each exhibit were made, which captions leave out."""
+    lines = [
+        f"{latex.escape(finding.exhibit.name)} & {latex.escape(told)} " + r"\\"
+        for finding in findings
+        for told in origins(finding.runs)
+    ]
+    return "\n".join(
+        [
+            r"\begin{longtable}{>{\raggedright\arraybackslash}p{32mm}>{\raggedright\arraybackslash}p{124mm}}",
+            r"\caption{What the study's exhibits rest on.}\label{tab:provenance}\\",
+            r"\toprule",
+            r"\textbf{exhibit} & \textbf{runs, dates, machine, versions, revision} \\",
+            r"\midrule\endfirsthead",
+            r"\bottomrule\endfoot",
+            *lines,
+            r"\end{longtable}",
+            "",
+        ]
+    )
+
+
 def write_text(
     folder: Path, findings: Sequence[Finding], facts: Mapping[str, str], rows: Sequence[Sequence[str]]
 ) -> tuple[Path, ...]:
     """Write macros, the inventory, and each exhibit as a picture, a figure and a table, into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    contents = {RESULTS: results(facts).encode(), "inventory.tex": inventory_table(rows).encode()}
+    contents = {
+        RESULTS: results(facts).encode(),
+        "inventory.tex": inventory_table(rows).encode(),
+        "provenance.tex": provenance_table(findings).encode(),
+    }
     for finding in findings:
         exhibit = finding.exhibit
-        told = f"{exhibit.title}. {exhibit.caption} {conditions(finding)}"
-        contents[f"{exhibit.name}.pdf"] = _picture(finding)
+        told = f"{exhibit.title}. {finding.short}"
+        contents[f"{exhibit.name}.pdf"] = picture(finding)
         contents[f"{exhibit.name}-figure.tex"] = latex.figure(
             f"generated/{exhibit.name}.pdf", told, exhibit.name
         ).encode()
-        cells = [[str(cell) for cell in row] for row in exhibit.table.rows]
+        header, *cells = _upright(
+            [
+                [_NONE if cell == percent(math.inf) else str(cell) for cell in row]
+                for row in (exhibit.table.header, *exhibit.table.rows)
+            ]
+        )
         contents[f"{exhibit.name}-table.tex"] = latex.table(
-            exhibit.table.header,
+            header,
             cells,
-            f"{exhibit.title}: the numbers behind the figure, predicted under its conditions.",
+            f"{exhibit.title}: the numbers behind the figure, predicted under its conditions; {_NONE}: none.",
             exhibit.name,
         ).encode()
     for name, data in contents.items():
@@ -235,7 +181,13 @@ def write_page(page: Path, findings: Sequence[Finding], rows: Sequence[Sequence[
         publish(content, page, f"<!-- begin {name} -->\n", f"<!-- end {name} -->\n")
 
 
-def _picture(finding: Finding) -> bytes:
+def _upright(table: list[list[str]]) -> list[list[str]]:
+    """Turn a table of many columns, so that its type need not be small."""
+    return table if len(table[0]) <= _MOST_COLUMNS else [list(column) for column in zip(*table, strict=True)]
+
+
+def picture(finding: Finding) -> bytes:
+    """Draw an exhibit as a PDF."""
     with style.context("default"):
         figure = Figure(figsize=finding.exhibit.size, layout="constrained")
         finding.exhibit.draw(figure)

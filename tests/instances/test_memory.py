@@ -120,6 +120,9 @@ def test_a_block_waits_on_the_device_before_its_first_and_after_its_last_use(ins
         ("1xMmin", 63),
         ("1.05xMmin", 67),  # 66.15
         ("2 x Mmin", 126),
+        ("Mmin+0%", 63),
+        ("Mmin + 25%", 64),  # 63.5
+        ("Mmin+100%", 65),
         ("12GiB", 12 * 2**30),
         ("64", 64),
     ],
@@ -141,7 +144,9 @@ def test_a_share_of_a_huge_peak_is_exact() -> None:
     assert parse_budget("100%", huge) == size + 1
 
 
-@pytest.mark.parametrize("text", ["", "%", "-5%", "half", "1.05Mmin", "1.05xmmin", "x Mmin", "1e3%"])
+@pytest.mark.parametrize(
+    "text", ["", "%", "-5%", "half", "1.05Mmin", "1.05xmmin", "x Mmin", "Mmin", "Mmin+5", "1e3%"]
+)
 def test_what_is_no_budget(text: str, instance: Instance) -> None:
     with pytest.raises(PebblerError, match=r"is not a budget; write it as 12GiB, 50% or 1\.05xMmin"):
         parse_budget(text, instance)

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 from msgspec.structs import replace
 
-from findings import decisions, gaps_by_budget, links, parts, together, with_bounds
+from findings import KINDS, Finding, decisions, gaps_by_budget, links, parts, together, with_bounds
 from pebbler.benchmark.output.machine import Origin
 from pebbler.benchmark.sweeps.jobs import Found, Setting
 from pebbler.benchmark.sweeps.problems import About
@@ -31,14 +31,23 @@ CASE = Case("lenet", 8, "V100", "1.2xMmin")
 IDEAL = ideal_ns(CASE.workload.instance(0, check_budget=False))
 
 
-def made(name: str, method: str, iteration: int | None, bound: int, status: str = "feasible") -> Run:
+def made(
+    name: str,
+    method: str,
+    iteration: int | None,
+    bound: int,
+    status: str = "feasible",
+    ideal: int | None = None,
+) -> Run:
     """A run on a problem that is its own checksum."""
     return Run(
         fingerprint=f"{name} {method}",
         about=About(name, name, "family", "net", 8, "K40", "executable", "8", "duplex", 5, 100),
         seed=0,
         setting=Setting(method),
-        found=Found(status=status, stopped_by="done", iteration_ns=iteration, lower_bound_ns=bound),
+        found=Found(
+            status=status, stopped_by="done", iteration_ns=iteration, lower_bound_ns=bound, ideal_ns=ideal
+        ),
         wall_seconds=1.0,
         date="2026-01-02",
         origin=Origin("a machine", "3.11.7", {"pebbler": "0.1.0"}, None),
@@ -52,9 +61,9 @@ def test_gaps_are_by_budget_and_from_the_best_bound_of_any_file() -> None:
     finding = gaps_by_budget(with_bounds(runs, others))
     assert finding.exhibit.table.header == (
         "method",
-        "100%",
-        "50%",
-        "1.05xMmin",
+        "100% (n=1)",
+        "50% (n=1)",
+        "1.05xMmin (n=1)",
         "all",
         "worst",
         "with a schedule",
@@ -62,7 +71,42 @@ def test_gaps_are_by_budget_and_from_the_best_bound_of_any_file() -> None:
     ((name, *gaps, solved),) = finding.exhibit.table.rows
     assert (name, gaps, solved) == ("rule", ["10.00%", "50.00%", "50.00%", "50.00%", "50.00%"], "3 of 3")
     assert finding.facts["rule/tightest"] == "50.00%"
-    assert finding.facts["problems"] == "3"
+    told = {word: finding.facts[word] for word in ("problems", "networks", "budgets", "least-n", "best")}
+    assert told == {"problems": "3", "networks": "1", "budgets": "3", "least-n": "1", "best": "rule"}
+
+
+def test_columns_with_other_problems_are_not_joined() -> None:
+    names = ("net/8/K40/Mmin+50%", "net/8/K40/Mmin+2%", "net/8/K40/Mmin+50%/steady, adamw")
+    runs = [made(name, method, 120, 100) for name in names for method in ("vdnn-dyn", "modnn")]
+    finding = gaps_by_budget(with_bounds(runs, []))
+    assert finding.exhibit.table.header[1:3] == ("Mmin+50% (n=2)", "Mmin+2% (n=1)")
+    assert [finding.facts[f"{kind}/problems"] for kind in KINDS] == ["1", "0", "2"]
+    assert finding.facts["modnn/step"] == "20.00%"
+    assert _lines(finding) == {"None"}
+    assert "no line joins them" in finding.exhibit.caption
+    alike = gaps_by_budget(with_bounds(runs[:4], []))
+    assert _lines(alike) == {"-"}
+    assert "no line joins them" not in alike.exhibit.caption
+
+
+def _lines(finding: Finding) -> set[str]:
+    """How the methods' lines look in a picture."""
+    figure = Figure()
+    finding.exhibit.draw(figure)
+    lines = figure.axes[0].get_lines()
+    return {str(line.get_linestyle()) for line in lines if not str(line.get_label()).startswith("_")}
+
+
+def test_searches_are_compared_and_rules_have_a_best_of_their_own() -> None:
+    times = {"local-search": (100, 110), "flow": (105, 108), "modnn": (130, 140)}
+    runs = [
+        made(f"net/8/K40/{budget}", method, time, 100)
+        for method, some in times.items()
+        for budget, time in zip(("50%", "30%"), some, strict=True)
+    ]
+    facts = gaps_by_budget(with_bounds(runs, [])).facts
+    told = ("best", "best/median", "best-rule", "local-search/shorter", "flow/shorter", "flow/equal")
+    assert [facts[word] for word in told] == ["local-search", "5.00%", "modnn", "1", "1", "0"]
 
 
 def test_planner_is_marked_and_has_its_own_bound() -> None:
@@ -92,6 +136,7 @@ def test_each_set_of_decisions_has_the_best_of_its_sub_batches() -> None:
             None if time is None else time * IDEAL,
             IDEAL,
             "infeasible" if time is None else "feasible",
+            IDEAL if word == "b8-ta" else 2 * IDEAL,
         )
         for word, time in times.items()
     ]
@@ -106,6 +151,9 @@ def test_each_set_of_decisions_has_the_best_of_its_sub_batches() -> None:
     overheads = {word: value for _, word, value in finding.exhibit.data.rows}
     assert overheads["algorithms"] == math.inf
     assert overheads["sub-batch"] == pytest.approx(4.0)
+    finding.exhibit.draw(Figure())
+    with pytest.raises(PebblerError, match="no run has the ideal of the whole batch"):
+        decisions(runs[:2], [CASE])
 
 
 @pytest.mark.parametrize(
@@ -120,10 +168,13 @@ def test_each_set_of_decisions_has_the_best_of_its_sub_batches() -> None:
 def test_recomputation_is_proven_shorter_only_below_the_bound_of_copying(
     copies: int | None, bound: int, again: int | None, shorter: str
 ) -> None:
-    runs = [made(problem(LINKED, CASE, link), "flow", copies, bound) for link in LINKS]
+    runs = [made(problem(LINKED, CASE, link), "flow", copies, bound, ideal=100) for link in LINKS]
     runs += [made(problem(REWORKED, CASE, link), "memonger-rule", again, 50) for link in LINKS]
     finding = links(runs, [CASE])
     assert [row[-1] for row in finding.exhibit.table.rows] == [shorter] * len(LINKS)
+    assert finding.facts[f"{CASE.name}/{next(iter(LINKS))}/overhead"] == (
+        "no schedule" if copies is None else f"{copies - 100:.2f}%"
+    )
     assert finding.facts["cells"] == str(len(LINKS))
     assert finding.facts["proven"] == str(len(LINKS) * (shorter == "recomputation (proven)"))
 
