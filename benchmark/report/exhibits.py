@@ -37,7 +37,7 @@ _CLOSE = 0.01
 _POINTS = 60
 """Number of points of a curve over time."""
 
-_SIZE = (8.0, 5.2)
+SIZE = (8.0, 5.2)
 """Width and height in inches of a picture of lines."""
 
 _TALLEST = 60.0
@@ -190,7 +190,7 @@ def performance_profile(evaluation: Evaluation) -> Exhibit:
             tuple((f"{ratio:g} x", *(f"{share(name, ratio):.0%}" for name in ratios)) for ratio in _RATIOS),
         ),
         data=Table(("setting", "ratio", "share"), data),
-        size=_SIZE,
+        size=SIZE,
         draw=lambda figure: plots.draw_profile(figure, ratios, len(common), leading(evaluation)),
     )
 
@@ -223,7 +223,7 @@ def cactus(evaluation: Evaluation) -> Exhibit:
             ("setting", "seconds", "runs"),
             tuple((name, one, i) for name, some in seconds.items() for i, one in enumerate(some, start=1)),
         ),
-        size=_SIZE,
+        size=SIZE,
         draw=lambda figure: plots.draw_cactus(figure, seconds, leading(evaluation)),
     )
 
@@ -260,7 +260,7 @@ def anytime(evaluation: Evaluation) -> Exhibit:
                 for seconds, gap in zip(grid, gaps, strict=True)
             ),
         ),
-        size=_SIZE,
+        size=SIZE,
         draw=lambda figure: plots.draw_anytime(figure, grid, curves, leading(evaluation)),
     )
 
@@ -330,7 +330,7 @@ def _against_budget(evaluation: Evaluation, name: str, what: str, runs: Sequence
             ("budget_bytes", *(f"{label} (ns)" for label in curves)),
             tuple((budget, *row) for budget, row in zip(budgets, values, strict=True)),
         ),
-        size=_SIZE,
+        size=SIZE,
         draw=lambda figure: plots.draw_against_budget(figure, budgets, curves, ideal, leading(evaluation)),
     )
 
