@@ -67,7 +67,9 @@ def _row(
     after = _solved_after(evaluation, protocol, setting)
     limit = math.inf if setting.time_limit is None else setting.time_limit
     seconds = [min(one, limit) for one in after.values()]
-    proven = evaluation.medians(setting, _truth(lambda run: protocol.solves(run, run.found.gap)))
+    proven = evaluation.medians(
+        setting, _truth(lambda run: protocol.solves(setting, run.found, run.found.gap))
+    )
     failed = evaluation.medians(setting, _truth(lambda run: _failed(protocol, run)))
     missing = evaluation.problems.keys() - {run.about.problem_sha256 for run in evaluation.of(setting)}
     return (
@@ -87,7 +89,7 @@ def _solved_after(evaluation: Evaluation, protocol: Protocol, setting: Setting) 
     """Return the solve time by problem in seconds, as the median over seeds; infinite if it is not solved."""
 
     def after(run: Run) -> float:
-        solved = protocol.solves(run, evaluation.gap(run))
+        solved = protocol.solves(setting, run.found, evaluation.gap(run))
         return math.inf if run.found.solve_seconds is None or not solved else run.found.solve_seconds
 
     return evaluation.medians(setting, after)
@@ -99,7 +101,7 @@ def _truth(holds: Callable[[Run], bool]) -> Callable[[Run], float]:
 
 
 def _failed(protocol: Protocol, run: Run) -> bool:
-    return run.found.status == "error" or not protocol.in_time(run)
+    return run.found.status == "error" or not protocol.in_time(run.setting, run.found)
 
 
 def _finite(values: Iterable[float]) -> int:

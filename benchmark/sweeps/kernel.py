@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from statistics import median
@@ -59,25 +60,36 @@ def work() -> str:
 
 
 def kernel_seconds() -> float:
-    """Return how long the work takes here: the median of some tries when this process first asks."""
+    """Return how long the work takes here in seconds, as it was measured when this process first asked."""
     with _timing:
         return _measured()
 
 
-_timing = Lock()
-"""Lock that is held while the work is timed, so that nothing else of this process begins meanwhile."""
+def measure_kernel(work: Callable[[], str] = work, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Do the work some times, and return the median time in seconds.
 
-
-@cache
-def _measured() -> float:
+    Raises
+    ------
+    DefectError
+        When the result is another one than on other machines.
+    """
     seconds = []
     for _ in range(_TIMES):
-        began = time.perf_counter()
+        began = clock()
         result = work()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(clock() - began)
         if result != RESULT:
             raise DefectError(
                 f"the kernel that times this machine gives {result[:12]} and not {RESULT[:12]}: "
                 "its code was changed, or this machine computes wrongly"
             )
     return median(seconds)
+
+
+_timing = Lock()
+"""Lock that is held while the work is timed, so that no run of this process begins meanwhile."""
+
+
+@cache
+def _measured() -> float:
+    return measure_kernel()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 
 from ...instances.units import parse_time
-
-if TYPE_CHECKING:
-    from .results import Run
+from .jobs import Found, Setting
 
 
 class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -29,11 +27,11 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def __post_init__(self) -> None:
         parse_time(self.overtime)
 
-    def in_time(self, run: Run) -> bool:
+    def in_time(self, setting: Setting, found: Found) -> bool:
         """Return whether a run has ended within its time limit and the overtime."""
-        limit, seconds = run.setting.time_limit, run.found.solve_seconds
+        limit, seconds = setting.time_limit, found.solve_seconds
         return limit is None or (seconds is not None and seconds <= limit + parse_time(self.overtime))
 
-    def solves(self, run: Run, gap: float) -> bool:
-        """Return whether a run solved its instance, given the gap of its schedule from the best bound."""
-        return run.found.status != "error" and gap <= self.solved_gap and self.in_time(run)
+    def solves(self, setting: Setting, found: Found, gap: float) -> bool:
+        """Return whether a run solved its instance, given the gap of its schedule from a bound."""
+        return found.status != "error" and gap <= self.solved_gap and self.in_time(setting, found)
