@@ -53,7 +53,7 @@ def standing(evaluation: Evaluation, protocol: Protocol) -> Exhibit:
         f"that is shipped, by a run that ended within its time limit and {protocol.overtime}. Proven: within "
         "that of the run's own bound, too. Of several seeds the median counts. "
         f"Means over all instances are geometric, shifted by {_SHIFT:g}; what is not solved has its time "
-        f"limit. {_told(evaluation.runs)} Solve times are measured. In the picture, the instances solved.",
+        f"limit. {kernels(evaluation.runs)} Solve times are measured. In the picture, the instances solved.",
         table=Table(header, tuple(shown)),
         data=Table(header, tuple(rows)),
         size=SIZE,
@@ -122,7 +122,7 @@ def _kernel(runs: Iterable[Run]) -> float | None:
     return median(known) if known and len(known) == len(seconds) else None
 
 
-def _told(runs: Sequence[Run]) -> str:
+def kernels(runs: Iterable[Run]) -> str:
     """Return a sentence about the time of the kernel on each machine."""
     machines: dict[str, list[float]] = {}
     for run in runs:

@@ -107,7 +107,8 @@ def add_contest(commands: argparse._SubParsersAction[Parser]) -> None:
         "contest",
         help=summary,
         description=f"{summary.capitalize()}.",
-        epilog="With --json, each prints one JSON object. example: pebbler contest score hidden entries",
+        epilog="With --json, each prints one JSON object. "
+        "example: pebbler contest draw secret.txt --count 30 -o hidden",
     )
     parts = group.add_subparsers(metavar="COMMAND", required=True)
     command = add_command(
