@@ -114,6 +114,17 @@ def test_a_file_has_runs_by_one_protocol(tmp_path: Path) -> None:
             results.set_protocol("one", rules)
 
 
+@pytest.mark.parametrize("rules", ["NULL", "'{}'", "'{'", "1"])
+def test_damaged_rules_are_a_sentence(rules: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    with Results(path, write=True) as results:
+        results.set_protocol("one", Protocol(solved_gap=0.01, overtime="2s"))
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"UPDATE protocols SET rules = {rules}")
+    with Results(path) as results, pytest.raises(PebblerError, match=r"a\.sqlite is damaged"):
+        results.protocol()
+
+
 def test_results_of_the_first_version_are_read_and_extended(tmp_path: Path) -> None:
     path = tmp_path / "old.sqlite"
     shutil.copyfile(BENCH, path)
