@@ -66,6 +66,8 @@ def plan(instance, noise=lambda: 1.0):
 
     def ready(task, mine):  # places for all that a task needs; its algorithm, and what has to end before
         for d in [d for d in mine if d not in here and d not in task["outputs"]]:
+            if blocks[d]["prefetch_ns"] is None:
+                raise MemoryError(f"block {d} cannot be copied back")
             after = take(blocks[d]["bytes"], d, mine) + saved[d]
             by = operation("prefetch", back, blocks[d]["prefetch_ns"], after, block=d)
             here[d].update(by=by, after=[by])
@@ -78,7 +80,7 @@ def plan(instance, noise=lambda: 1.0):
         way = next((way for way in ways if hole(way[1]) is not None), min(ways, key=lambda way: way[1]))
         return way, waits + (take(way[1], None, mine) if way[1] else [])
 
-    for d in sorted(saved, key=reads.__getitem__):
+    for d in sorted(saved, key=lambda d: (blocks[d]["prefetch_ns"] is not None, reads[d])):
         if blocks[d]["initially"] == "device" and hole(blocks[d]["bytes"]) is not None:
             take(blocks[d]["bytes"], d, here)
             here[d]["by"] = None
