@@ -23,6 +23,7 @@ from ...solver.answers import ContradictionError, Ledger
 from ...solver.bounds import Bound, best_bound
 from ...solver.flow.stages import refine_bound
 from ...solver.guests import Host
+from ...solver.linear.available import require_linear_solver
 from ...solver.result import Result, Status
 from ...solver.solve import attempt, log_defect
 from ...solver.sub_batch_search import Choice, Iterations, iteration_bound, search_sub_batch
@@ -66,6 +67,7 @@ def compare(
     workers: int = 1,
     memory: Literal["contiguous", "paged"] = "contiguous",
     without: Collection[str] = (),
+    solver: str = "highs",
     refine: bool = True,
     on_better: OnBetter | None = None,
 ) -> Comparison:
@@ -90,6 +92,8 @@ def compare(
         Memory model of the schedules: ``contiguous`` or ``paged``.
     without
         Names of the methods' rules to leave out.
+    solver
+        Name of the solver for linear models.
     refine
         Whether to refine bounds after all methods have ended.
     on_better
@@ -108,6 +112,7 @@ def compare(
     rounds = (instances,) if isinstance(instances, Instance) else _instances(instances)
     left_out = names_of("without", without)
     Limits(time_limit, seed, workers, memory, on_better=on_better)
+    require_linear_solver(solver)
     names = default_methods(rounds) if methods is None else names_of("methods", methods)
     if not rounds or not names:
         raise PebblerError("there is nothing to compare; give at least one instance and one method")
@@ -115,7 +120,7 @@ def compare(
         find_method(name)
     for instance in rounds:
         require_budget(instance)
-    run = _Run(Ledger(memory), time_limit, seed, workers, left_out, on_better)
+    run = _Run(Ledger(memory), time_limit, seed, workers, left_out, on_better, solver)
     run.require_names(rounds)
     for instance in rounds:
         run.ledger.of(instance).claim(best_bound(instance, left_out, memory))
@@ -222,6 +227,7 @@ class _Run:
     workers: int
     without: Collection[str] = ()
     on_better: OnBetter | None = None
+    solver: str = "highs"
     answers: dict[str, tuple[tuple[Instance, ...], _Answer]] = field(default_factory=dict)
     searched: dict[str, Iterations] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
@@ -278,6 +284,7 @@ class _Run:
                     seed=self.seed,
                     workers=self.workers,
                     without=self.without,
+                    solver=self.solver,
                     on_better=self.on_better,
                 )
             except ContradictionError:

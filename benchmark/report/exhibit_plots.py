@@ -140,7 +140,9 @@ def draw_profile(
     _finish_lines(axes)
 
 
-def draw_cactus(figure: Figure, seconds: Mapping[str, Sequence[float]], leading: Sequence[str]) -> None:
+def draw_cactus(
+    figure: Figure, seconds: Mapping[str, Sequence[float]], leading: Sequence[str], counted: str = "runs"
+) -> None:
     """Draw how many runs were done after each time, as steps, with one line for each setting."""
     axes = figure.subplots()
     times = [max(one, _SHORTEST) for some in seconds.values() for one in some] or [1.0]
@@ -155,7 +157,7 @@ def draw_cactus(figure: Figure, seconds: Mapping[str, Sequence[float]], leading:
     axes.set_ylim(0, 1.05 * max(1, *map(len, seconds.values())))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("solve time (s), measured")
-    axes.set_ylabel("runs")
+    axes.set_ylabel(counted)
     _finish_lines(axes)
 
 

@@ -37,7 +37,7 @@ _CLOSE = 0.01
 _POINTS = 60
 """Number of points of a curve over time."""
 
-_SIZE = (8.0, 5.2)
+SIZE = (8.0, 5.2)
 """Width and height in inches of a picture of lines."""
 
 _TALLEST = 60.0
@@ -183,14 +183,14 @@ def performance_profile(evaluation: Evaluation) -> Exhibit:
         name="performance-profile",
         title="Performance profile of iteration times",
         caption="Share of problems on which the iteration of a setting is at most so many times as long as "
-        f"the shortest of all settings (Dolan and Moré, 2002), over the {len(common)} problems that all ran "
-        f"on. {_grouped(evaluation)}".rstrip(),
+        f"the shortest of all settings (Dolan and Moré, 2002), over {_on(evaluation)}. "
+        f"{_grouped(evaluation)}".rstrip(),
         table=Table(
             ("at most", *ratios),
             tuple((f"{ratio:g} x", *(f"{share(name, ratio):.0%}" for name in ratios)) for ratio in _RATIOS),
         ),
         data=Table(("setting", "ratio", "share"), data),
-        size=_SIZE,
+        size=SIZE,
         draw=lambda figure: plots.draw_profile(figure, ratios, len(common), leading(evaluation)),
     )
 
@@ -223,7 +223,7 @@ def cactus(evaluation: Evaluation) -> Exhibit:
             ("setting", "seconds", "runs"),
             tuple((name, one, i) for name, some in seconds.items() for i, one in enumerate(some, start=1)),
         ),
-        size=_SIZE,
+        size=SIZE,
         draw=lambda figure: plots.draw_cactus(figure, seconds, leading(evaluation)),
     )
 
@@ -260,7 +260,7 @@ def anytime(evaluation: Evaluation) -> Exhibit:
                 for seconds, gap in zip(grid, gaps, strict=True)
             ),
         ),
-        size=_SIZE,
+        size=SIZE,
         draw=lambda figure: plots.draw_anytime(figure, grid, curves, leading(evaluation)),
     )
 
@@ -330,7 +330,7 @@ def _against_budget(evaluation: Evaluation, name: str, what: str, runs: Sequence
             ("budget_bytes", *(f"{label} (ns)" for label in curves)),
             tuple((budget, *row) for budget, row in zip(budgets, values, strict=True)),
         ),
-        size=_SIZE,
+        size=SIZE,
         draw=lambda figure: plots.draw_against_budget(figure, budgets, curves, ideal, leading(evaluation)),
     )
 
@@ -350,7 +350,7 @@ def win_loss(evaluation: Evaluation) -> Exhibit:
     return Exhibit(
         name="win-loss",
         title=f"On how many of {len(common)} problems one setting is faster than another",
-        caption=f"On how many of the {len(common)} problems that all settings ran on one has the shorter "
+        caption=f"On how many of {_on(evaluation)} one setting has the shorter "
         "iteration; no schedule loses to any, and ties with none. p: two-sided Wilcoxon signed-rank test on "
         "the logarithm of the ratio, by problem, as it is and corrected for all pairs (Holm, 1979). In the "
         "picture, wins of the row over the column, in bold where the corrected p is under 5 %.",
@@ -394,6 +394,12 @@ def _grouped(evaluation: Evaluation) -> str:
     if others <= 0:
         return ""
     return f"In colour: the {MOST} settings with the least median gaps; in grey: the other {others}."
+
+
+def _on(evaluation: Evaluation) -> str:
+    """Return words for the problems on which settings are compared."""
+    count = len(evaluation.common())
+    return f"all {count} problems" if evaluation.whole else f"the {count} problems that all settings ran on"
 
 
 def _named(evaluation: Evaluation) -> list[tuple[Setting, str]]:

@@ -6,6 +6,7 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO, StringIO
+from itertools import chain
 from pathlib import Path
 
 from matplotlib import style
@@ -21,6 +22,7 @@ from ..sweeps.evaluation import evaluate
 from ..sweeps.results import COLUMNS, Results, Run, cells_of, origins
 from .exhibits import Exhibit, exhibits, time_limits
 from .page import page
+from .standing import known_bounds, standing
 
 _MOST_ORIGINS = 2
 """Greatest number of origins of runs that a picture names one by one, to leave room for what it shows."""
@@ -57,8 +59,8 @@ def write_report(results: Results, folder: Path, *, parquet: bool = False) -> Wr
     """
     if parquet:
         require_extra("pyarrow", "parquet")
-    runs = results.runs()
-    evaluation = evaluate(runs)
+    runs, ruled = results.runs(), results.protocol()
+    evaluation = evaluate(runs) if ruled is None else evaluate(runs, known_bounds(runs), whole=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -68,7 +70,8 @@ def write_report(results: Results, folder: Path, *, parquet: bool = False) -> Wr
     short = f"{limits} {caption('Iteration times', origins(evaluation.runs, most=_MOST_ORIGINS), SEVERAL)}"
     shown: list[tuple[Exhibit, bytes]] = []
     contents: dict[str, bytes] = {"runs.csv": _csv(runs)}
-    for exhibit in exhibits(evaluation):
+    first = [] if ruled is None else [standing(evaluation, ruled[1])]
+    for exhibit in chain(first, exhibits(evaluation)):
         pictures = _pictures(exhibit, f"{exhibit.caption} {short}")
         shown.append((exhibit, pictures["svg"]))
         contents |= {f"{exhibit.name}.{kind}": data for kind, data in pictures.items()}

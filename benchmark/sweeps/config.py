@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from importlib import resources
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from ...heuristics.methods import find_method
 from ...instances.errors import BudgetError, FormatError, PebblerError
@@ -20,8 +24,11 @@ from ...instances.origin import DataPrecision, Optimizer
 from ...instances.suites.suite import find_suite, members
 from ...instances.units import LARGEST, LARGEST_SEED, MOST_THREADS, parse_size, parse_time
 from ...instances.workload import Side, Workload
+from ...solver.linear.available import require_linear_solver
+from ..comparison.plan import planned
 from .jobs import GRACE, Job, Setting
 from .problems import FileProblem, Problem, SuiteProblem, WorkloadProblem, about, is_free
+from .protocol import Protocol
 
 _log = logging.getLogger(__name__)
 
@@ -96,6 +103,8 @@ class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Seeds of random decisions, and numbers of threads of a method.
     without
         Lists of rules to leave out; each list is a setting of its own.
+    solvers
+        Solvers for linear models; each is a setting of its own.
     """
 
     suites: tuple[str, ...] = ()
@@ -110,6 +119,7 @@ class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     seeds: Annotated[tuple[_Seed, ...], _Filled] = (0,)
     workers: _Threads = 1
     without: Annotated[tuple[tuple[str, ...], ...], _Filled] = ((),)
+    solvers: tuple[str, ...] = ()
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -121,10 +131,13 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         The purpose of the sweeps in a line.
     sweep
         The sweeps.
+    protocol
+        The rules by which the runs count, if the configuration is a protocol.
     """
 
     title: str
     sweep: Annotated[tuple[Sweep, ...], _Filled]
+    protocol: Protocol | None = None
 
 
 def read_config(path: Path) -> Config:
@@ -143,6 +156,41 @@ def read_config(path: Path) -> Config:
         raise FormatError(f"{path} is not a configuration: {text[:1].lower() + text[1:]}") from None
 
 
+def list_protocols() -> tuple[str, ...]:
+    """Return the names of the protocols that are shipped."""
+    files = resources.files(__package__).joinpath("protocols").iterdir()
+    return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
+
+
+def read_protocol(name: str, *, suite: str | None = None, methods: Sequence[str] = ()) -> Config:
+    """Return the configuration of a protocol.
+
+    Parameters
+    ----------
+    name
+        A name that `list_protocols` returns.
+    suite
+        Another suite than the protocol's own; the title then says so.
+    methods
+        Methods to run instead of the protocol's, as the first of its sweeps says.
+
+    Raises
+    ------
+    PebblerError
+        When there is no such protocol.
+    """
+    if name not in list_protocols():
+        raise PebblerError(f"there is no protocol '{name}'; there are {', '.join(list_protocols())}")
+    text = resources.files(__package__).joinpath("protocols", f"{name}.toml").read_text("utf-8")
+    config = msgspec.convert(tomllib.loads(text), Config)
+    if methods:
+        config = replace(config, sweep=(replace(config.sweep[0], methods=tuple(methods)),))
+    if suite is not None:
+        sweeps = tuple(replace(sweep, suites=(suite,)) for sweep in config.sweep)
+        config = replace(config, title=f"{config.title}, on suite {suite}", sweep=sweeps)
+    return config
+
+
 def settings(sweep: Sweep) -> Iterator[Setting]:
     """Yield the settings of a sweep.
 
@@ -154,17 +202,22 @@ def settings(sweep: Sweep) -> Iterator[Setting]:
     memory_limit = None if sweep.memory_limit is None else parse_size(sweep.memory_limit)
     wall_limit = None if sweep.wall_limit is None else parse_time(sweep.wall_limit)
     limits: list[float | None] = [parse_time(text) for text in sweep.time_limits] or [None]
+    for name in sweep.solvers:
+        require_linear_solver(name)
+    solvers: tuple[str | UnsetType, ...] = sweep.solvers or (UNSET,)
     for method, memory, limit, without in product(sweep.methods, sweep.memory, limits, sweep.without):
         find_method(method).require_rules(without)
-        yield Setting(
-            method=method,
-            memory_model=memory,
-            time_limit=limit,
-            wall_limit=limit + GRACE if wall_limit is None and limit is not None else wall_limit,
-            memory_limit_bytes=memory_limit,
-            workers=sweep.workers,
-            without=without,
-        )
+        for solver in solvers:
+            yield Setting(
+                method=method,
+                memory_model=memory,
+                time_limit=limit,
+                wall_limit=limit + GRACE if wall_limit is None and limit is not None else wall_limit,
+                memory_limit_bytes=memory_limit,
+                workers=sweep.workers,
+                without=without,
+                solver=solver,
+            )
 
 
 def problems(sweep: Sweep, folder: Path) -> Iterator[tuple[Problem, tuple[Instance, ...]]]:
@@ -225,6 +278,8 @@ def _built(problem: Problem) -> tuple[Problem, tuple[Instance, ...]]:
 def jobs(config: Config, folder: Path) -> Iterator[Job]:
     """Yield the jobs of a configuration, each of them once.
 
+    In a protocol, a method that would solve another instance than that of the suite is left out.
+
     Parameters
     ----------
     config
@@ -243,11 +298,20 @@ def jobs(config: Config, folder: Path) -> Iterator[Job]:
         if not (sweep.suites or sweep.files or sweep.workloads):
             raise PebblerError("a sweep has nothing to solve; give suites, files or workloads")
         for problem, instances in problems(sweep, folder):
-            if is_free(problem) and any(sweep.without):
-                raise PebblerError(f"{problem.name}: a search for the sub-batch leaves no rules out")
+            if is_free(problem) and (any(sweep.without) or sweep.solvers):
+                raise PebblerError(
+                    f"{problem.name}: a search for the sub-batch leaves no rules out, and names no solver"
+                )
             told = about(problem, instances)
             for setting, seed in product(chosen, sweep.seeds):
+                if config.protocol is not None and _changes(setting.method, instances):
+                    continue
                 job = Job(problem, told, setting, seed)
                 if job.fingerprint not in seen:
                     seen.add(job.fingerprint)
                     yield job
+
+
+def _changes(method: str, instances: Sequence[Instance]) -> bool:
+    """Return whether a method plans on other instances than these."""
+    return planned(find_method(method), instances) != tuple(instances)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from ...instances.errors import DefectError, PebblerError
@@ -38,13 +39,18 @@ class Evaluation:
     problems
         The problems by checksum, in the order in which they were first run.
     bounds
-        The best lower bound that runs have proven, by the solved iteration and memory model.
+        The best lower bound that runs have proven or that was known before, by the solved iteration and
+        memory model.
+    whole
+        Whether every setting is compared on every problem: one that it was not run on is one without a
+        schedule.
     """
 
     runs: tuple[Run, ...]
     settings: dict[Setting, str]
     problems: dict[str, About]
     bounds: dict[tuple[str, str], Bound]
+    whole: bool = False
 
     def bound(self, run: Run) -> Bound | None:
         """Return the best known bound for the instances of a run; None if no run has a bound."""
@@ -62,27 +68,47 @@ class Evaluation:
 
     def times(self, setting: Setting) -> dict[str, float]:
         """Return the iteration time by problem, as the median over seeds; infinite without a schedule."""
-        return _medians(
-            (run.about.problem_sha256, math.inf if run.found.iteration_ns is None else run.found.iteration_ns)
-            for run in self.of(setting)
+        return self.medians(
+            setting, lambda run: math.inf if run.found.iteration_ns is None else run.found.iteration_ns
         )
 
     def gaps(self, setting: Setting) -> dict[str, float]:
         """Return the gap from the best bound by problem (median over seeds); infinite without a schedule."""
-        return _medians((run.about.problem_sha256, self.gap(run)) for run in self.of(setting))
+        return self.medians(setting, self.gap)
+
+    def medians(self, setting: Setting, value: Callable[[Run], float]) -> dict[str, float]:
+        """Return a value of a setting's runs by problem: the median over seeds, which is one of them."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for run in self.of(setting):
+            found[run.about.problem_sha256].append(value(run))
+        medians = {key: median_low(some) for key, some in found.items()}
+        return {key: medians.get(key, math.inf) for key in self.problems} if self.whole else medians
 
     def common(self) -> list[str]:
-        """Return the problems that every setting was run on."""
+        """Return the problems on which all settings are compared: those that every one was run on."""
+        if self.whole:
+            return list(self.problems)
         ran = [{run.about.problem_sha256 for run in self.of(setting)} for setting in self.settings]
         return [problem for problem in self.problems if all(problem in some for some in ran)]
 
 
-def evaluate(runs: Sequence[Run]) -> Evaluation:
+def evaluate(
+    runs: Sequence[Run], known: Mapping[tuple[str, str], Bound] | None = None, *, whole: bool = False
+) -> Evaluation:
     """Compare runs; those in divisible memory, which is a relaxation, are no solutions and are left out.
 
     A run may claim a bound, or that there is no schedule, on the word of a solver or method. If another run
     has a shorter schedule, the claim is rejected: a warning names the method, and the run becomes one with an
     error.
+
+    Parameters
+    ----------
+    runs
+        The runs; of several of one job, the last counts.
+    known
+        Bounds from elsewhere, by the checksum of an instance and the memory model.
+    whole
+        As in `Evaluation`.
 
     Raises
     ------
@@ -98,16 +124,19 @@ def evaluate(runs: Sequence[Run]) -> Evaluation:
     }
     if not last:
         raise PebblerError("there are no runs to report; make some with pebbler bench")
-    kept, bounds = _settled(tuple(last.values()))
+    kept, bounds = _settled(tuple(last.values()), known or {})
     return Evaluation(
         kept,
         _names(dict.fromkeys(run.setting for run in kept)),
         {run.about.problem_sha256: run.about for run in kept},
         bounds,
+        whole,
     )
 
 
-def _settled(runs: tuple[Run, ...]) -> tuple[tuple[Run, ...], dict[tuple[str, str], Bound]]:
+def _settled(
+    runs: tuple[Run, ...], known: Mapping[tuple[str, str], Bound]
+) -> tuple[tuple[Run, ...], dict[tuple[str, str], Bound]]:
     """Reject claims that another run's schedule refutes; return the runs and the best bounds."""
     shortest: dict[tuple[str, str], Run] = {}
     bounds: dict[tuple[str, str], Bound] = {}
@@ -128,6 +157,19 @@ def _settled(runs: tuple[Run, ...]) -> tuple[tuple[Run, ...], dict[tuple[str, st
                 f"{bound.bound_by} bound of {bound.lower_bound_ns} ns, which is in exact arithmetic; one of "
                 "them is wrong, so that nothing is shown"
             )
+    for question in known.keys() & shortest.keys():
+        bound, other = known[question], shortest[question]
+        reached = other.found.iteration_ns
+        if reached is None or bound.lower_bound_ns <= reached:
+            bounds[question] = bounds[question].raised(bound) if question in bounds else bound
+            continue
+        told = f"{other.about.problem}: {reached} ns by {other.setting.method} is under the known bound"
+        if bound.certified:
+            raise SweepContradictionError(
+                f"{told} of {bound.lower_bound_ns} ns, which is in exact arithmetic; one of them is wrong, "
+                "so that nothing is shown"
+            )
+        _log.warning("%s of %d ns by %s, which is left out", told, bound.lower_bound_ns, bound.bound_by)
     return tuple(_refuted(run, shortest[_question(run)], bounds.get(_question(run))) for run in runs), bounds
 
 
@@ -190,13 +232,6 @@ def solved(run: Run) -> str:
     return own_sha256(sums) if sums else about.problem_sha256
 
 
-def _medians(values: Iterable[tuple[str, float]]) -> dict[str, float]:
-    found: dict[str, list[float]] = defaultdict(list)
-    for key, value in values:
-        found[key].append(value)
-    return {key: median_low(some) for key, some in found.items()}
-
-
 def _names(settings: Iterable[Setting]) -> dict[Setting, str]:
     """Name settings by their methods, and by the options that they do not all share."""
     told = {setting: _words(setting) for setting in settings}
@@ -221,4 +256,5 @@ def _words(setting: Setting) -> dict[str, str]:
         "memory_limit_bytes": "any memory" if size is None else f"in {format_size(size)}",
         "workers": f"{setting.workers} workers",
         "without": f"without {' '.join(setting.without)}" if setting.without else "",
+        "solver": "" if setting.solver is UNSET else setting.solver,
     }

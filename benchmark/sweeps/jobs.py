@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ...heuristics.loading import load_for
 from ...heuristics.methods import Limits, find_method
@@ -50,6 +51,8 @@ class Setting:
         Seconds after which the run's process is killed; None means never.
     memory_limit_bytes
         Greatest address space of each of the run's processes in bytes; None means no limit.
+    solver
+        Name of the solver for linear models, if the configuration names one.
     """
 
     method: str
@@ -59,6 +62,7 @@ class Setting:
     memory_limit_bytes: int | None = None
     workers: int = 1
     without: tuple[str, ...] = ()
+    solver: str | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +276,7 @@ def _compared(job: Job, trace: _Trace) -> Comparison:
         workers=setting.workers,
         memory=setting.memory_model,
         without=setting.without,
+        solver="highs" if setting.solver is UNSET else setting.solver,
         refine=False,
         on_better=trace,
     )

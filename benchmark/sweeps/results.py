@@ -18,18 +18,23 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from ...instances.errors import PebblerError
 from ...instances.files import write_atomically
 from ..output.machine import Origin
 from .jobs import Found, Setting
 from .problems import About
+from .protocol import Protocol
 
 _APPLICATION = 0x7065_6262
 """Application number ``pebb`` in the file's header."""
 
-_VERSION = 1
-"""Version of the file's tables."""
+_VERSION = 2
+"""Version of the file's tables. Version 1, which is read and written as well, lacks some columns."""
+
+_ADDED = ("solver", "kernel_seconds")
+"""Columns that version 1 lacks."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +50,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         Seed and setting of the job; result and origin of its measurement.
     wall_seconds
         Lifetime of the run's process in seconds; None if its worker was lost.
+    kernel_seconds
+        Time of the fixed kernel on the machine in seconds; None if it was not timed.
     date
         Day of the measurement.
     """
@@ -57,6 +64,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     wall_seconds: float | None
     date: str
     origin: Origin
+    kernel_seconds: float | None = None
 
     def flat(self) -> dict[str, Any]:
         """Return all fields by name, including those of the parts."""
@@ -158,8 +166,11 @@ class Results:
         ):
             for data in files:
                 _keep(place(sha256(data).hexdigest()), data)
-        cells = list(cells_of(run).values())
-        self._execute(f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * len(cells))})", cells)
+        cells = cells_of(run)
+        self._execute(
+            f"INSERT OR REPLACE INTO runs ({', '.join(cells)}) VALUES ({', '.join('?' * len(cells))})",
+            list(cells.values()),
+        )
 
     def add_title(self, title: str) -> None:
         """Add the title of a configuration whose runs are here."""
@@ -168,9 +179,47 @@ class Results:
 
     def titles(self) -> list[str]:
         """Return the titles of the configurations, in order; an old file has none."""
-        if not self._execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'titles'"):
+        if not self._has("titles"):
             return []
         return [str(title) for (title,) in self._execute("SELECT title FROM titles ORDER BY rowid")]
+
+    def set_protocol(self, title: str, protocol: Protocol | None) -> None:
+        """Say by which protocol the runs are made; None for runs without one.
+
+        Raises
+        ------
+        PebblerError
+            When the file has runs by other rules.
+        """
+        asked = None if protocol is None else (title, protocol)
+        known = self.protocol()
+        if known == asked:
+            return
+        if known is not None or self.fingerprints():
+            rules = "no protocol" if known is None else known[0]
+            raise PebblerError(f"{self.path} has runs by {rules}; give another file, as in -o mine.sqlite")
+        self._execute("CREATE TABLE protocols (title TEXT, rules TEXT)")
+        self._execute("INSERT INTO protocols VALUES (?, ?)", [title, msgspec.json.encode(protocol).decode()])
+
+    def protocol(self) -> tuple[str, Protocol] | None:
+        """Return title and rules of the protocol by which the runs were made, if there is one.
+
+        Raises
+        ------
+        PebblerError
+            When the file is damaged.
+        """
+        if not self._has("protocols"):
+            return None
+        try:
+            ((title, rules),) = self._execute("SELECT title, rules FROM protocols")
+            return str(title), msgspec.json.decode(rules, type=Protocol)
+        except (msgspec.MsgspecError, PebblerError, TypeError, ValueError) as error:
+            raise PebblerError(f"{self.path} is damaged: {error}") from None
+
+    def _has(self, table: str) -> bool:
+        """Return whether the file has a table."""
+        return bool(self._execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", [table]))
 
     def instance_file(self, name: str) -> Path:
         """Return the path of the instance with a checksum."""
@@ -192,9 +241,10 @@ class Results:
         PebblerError
             When the file is damaged.
         """
-        rows = self._execute(f"SELECT {', '.join(COLUMNS)} FROM runs ORDER BY rowid")
+        columns = [name for name in COLUMNS if name not in _ADDED or self._version == _VERSION]
+        rows = self._execute(f"SELECT {', '.join(columns)} FROM runs ORDER BY rowid")
         try:
-            return [_run(row) for row in rows]
+            return [_run(columns, row) for row in rows]
         except (msgspec.MsgspecError, TypeError, UnicodeDecodeError) as error:  # of cells of another type
             raise PebblerError(f"{self.path} is damaged: {error}") from None
 
@@ -210,7 +260,13 @@ class Results:
         ((version,),) = self._execute("PRAGMA user_version")
         if application != _APPLICATION:
             raise PebblerError(f"{self.path} is not a results file; give one that pebbler bench made")
-        if version != _VERSION:
+        self._version = version
+        if version == 1 and write:
+            for name in _ADDED:
+                self._execute(f"ALTER TABLE runs ADD COLUMN {name}")
+            self._execute(f"PRAGMA user_version = {_VERSION}")
+            self._version = _VERSION
+        if version not in (1, _VERSION):
             raise PebblerError(
                 f"{self.path} is a results file of format {version}, and this pebbler reads {_VERSION}; "
                 "use the pebbler that made it"
@@ -241,17 +297,21 @@ def _told(path: Path) -> Iterator[None]:
 def cells_of(run: Run) -> dict[str, Any]:
     """Return the cells of a run's row: numbers, texts, and JSON for the rest."""
     return {
-        name: msgspec.json.encode(value).decode() if name in _JSON else value
+        name: msgspec.json.encode(value).decode() if name in _JSON else None if value is UNSET else value
         for name, value in run.flat().items()
     }
 
 
-def _run(row: Iterable[Any]) -> Run:
+def _run(columns: Sequence[str], row: Iterable[Any]) -> Run:
     values = {
         name: msgspec.json.decode(cell) if name in _JSON else cell
-        for name, cell in zip(COLUMNS, row, strict=True)
+        for name, cell in zip(columns, row, strict=True)
     }
-    parts = {part: {name: values.pop(name) for name in names} for part, names in _PARTS.items()}
+    if values.get("solver") is None:  # the default
+        values.pop("solver", None)
+    parts = {
+        part: {name: values.pop(name) for name in names if name in values} for part, names in _PARTS.items()
+    }
     return msgspec.convert(values | parts, Run, strict=False)
 
 

@@ -17,6 +17,7 @@ from ...instances.processes.child import Child, ChildEnded
 from ...instances.units import format_size, format_time
 from ..output.machine import Origin, origin, package_versions, usable_cores
 from .jobs import Found, Job, Measured, load, measure
+from .kernel import kernel_seconds
 from .results import Results, Run
 
 _POLL = 0.5
@@ -30,11 +31,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A run as a worker returns it: the measurement, the lifetime of its process, and the machine."""
+    """A run as a worker returns it: the measurement, the lifetime of its process, and the machine.
+
+    If the machine was timed, it has the time of the kernel in seconds as well.
+    """
 
     measured: Measured
     wall_seconds: float | None
     origin: Origin
+    kernel_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,7 @@ def make(
     lost: tuple[type[Exception], ...] = (),
     retry: bool = False,
     again: bool = False,
+    timed: bool = False,
 ) -> Tally:
     """Make the runs that the results do not have, and add each as soon as it is made.
 
@@ -73,6 +79,8 @@ def make(
         Whether to repeat the runs that failed.
     again
         Whether to repeat all runs; new runs replace the old ones.
+    timed
+        Whether each process that makes runs first times the fixed kernel on its machine.
 
     Raises
     ------
@@ -89,7 +97,7 @@ def make(
     flying: dict[Future[Made], Job] = {}
     try:
         for job in wanted:
-            flying[executor.submit(perform, job, versions, ended)] = job
+            flying[executor.submit(perform, job, versions, ended, timed)] = job
         for count, future in enumerate(as_completed(list(flying)), start=1):
             job = flying.pop(future)
             made = _answer(future, lost)
@@ -134,7 +142,7 @@ def warn_of_crowding(jobs: Sequence[Job], at_once: int) -> None:
         )
 
 
-def perform(job: Job, versions: dict[str, str], ended: Event | None = None) -> Made:
+def perform(job: Job, versions: dict[str, str], ended: Event | None = None, timed: bool = False) -> Made:
     """Make a run in its own process under its limits; if the process ends, only this run is lost.
 
     The method's code is loaded and compiled there before any clock starts.
@@ -147,6 +155,8 @@ def perform(job: Job, versions: dict[str, str], ended: Event | None = None) -> M
         Versions of the packages with which it must run.
     ended
         Event that is set when the run must be given up.
+    timed
+        Whether to time the fixed kernel, unless this process has timed it.
 
     Raises
     ------
@@ -158,6 +168,7 @@ def perform(job: Job, versions: dict[str, str], ended: Event | None = None) -> M
         raise PebblerError(
             f"a worker has {package_versions()} where the sweep has {versions}; install the same everywhere"
         )
+    kernel = kernel_seconds() if timed else None
     method = job.setting.method
     with Child() as child:
         with nullcontext() if method in _loaded else _loading:
@@ -166,7 +177,7 @@ def perform(job: Job, versions: dict[str, str], ended: Event | None = None) -> M
         began = time.monotonic()
         measured = lost or _called(child, measure, job, job.setting.wall_limit, ended)
         assert measured is not None
-        return Made(measured, time.monotonic() - began, origin())
+        return Made(measured, time.monotonic() - began, origin(), kernel)
 
 
 def _called(
@@ -236,6 +247,7 @@ def _run(job: Job, made: Made) -> Run:
         wall_seconds=made.wall_seconds,
         date=datetime.now(UTC).date().isoformat(),
         origin=replace(made.origin, revision=origin().revision),
+        kernel_seconds=made.kernel_seconds,
     )
 
 

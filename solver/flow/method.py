@@ -26,10 +26,10 @@ from ...heuristics.search.method import RULES as SEARCH_RULES
 from ...instances.errors import PebblerError
 from ...instances.instance import Instance
 from ...instances.transforms import in_pages, in_parts
-from ...instances.units import format_time
+from ...instances.units import LARGEST, format_time
 from ...validate.schedule import Schedule
 from ..bounds import best_bound
-from ..linear.model import LinearModel, LinearResult
+from ..linear.model import LinearModel, LinearResult, takes_whole_columns
 from ..linear.worker import LinearWorker, begin_solver, load_solver
 from ..packing.pack import load_packing, places
 from ..sides import take_sides
@@ -95,6 +95,9 @@ search.
 _FIRST_METHOD = "modnn"
 """The method by rule whose schedule the search starts from."""
 
+_MOST_TASKS = 1000
+"""Greatest number of tasks of a model that has a checkpoint at each."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -152,6 +155,33 @@ def flow_parts(instance: Instance, limits: Limits) -> Answer:
         )
     _require_single_runs(instance)
     return _answer(_PartsRun, instance, limits)
+
+
+@register(
+    "milp",
+    "FLOW as one integer program with a checkpoint at every task, and nothing beside it",
+    "this project",
+    shown="named",
+)
+@loads(begin_solver, kernels, load_solver, load_packing)
+def milp(instance: Instance, limits: Limits) -> Answer:
+    """Solve FLOW once, as fine as it can be, and build the schedule of its solution.
+
+    This shows what a linear solver does by itself. Nothing is searched before the model or after it: its
+    evictions, orders of copies and algorithms are simulated, and places are found for them. Without a time
+    limit, it ends when the solver does.
+
+    Raises
+    ------
+    Refusal
+        For recomputable tasks, too many tasks, or a solver that takes no whole variables.
+    """
+    _require_single_runs(instance)
+    if not takes_whole_columns(limits.solver):
+        raise Refusal(f"milp: solver '{limits.solver}' takes no whole variables")
+    if len(instance.tasks) > _MOST_TASKS:
+        raise Refusal(f"milp: {len(instance.tasks)} tasks are too many for one model; take flow")
+    return _PlainRun(instance, replace_fields(limits, without=limits.without | {"local-search"})).answer()
 
 
 def _require_single_runs(instance: Instance) -> None:
@@ -521,3 +551,44 @@ class _PartsRun(FlowRun):
     """One call of the method with tensors in parts."""
 
     name = "flow-parts"
+
+
+class _PlainRun(FlowRun):
+    """One call of the method that solves one model."""
+
+    name = "milp"
+
+    def answer(self) -> Answer:
+        """Solve the model until it is done, until the time limit or until Ctrl-C."""
+        limits = self.limits
+        try:
+            model = flow_model(self.modelled, range(len(self.instance.tasks)), self.whole)
+            left = None if limits.time_limit is None else max(self.deadline - time.monotonic(), 0.0)
+            with LinearWorker(limits.solver) as worker:
+                worker.start(
+                    model.linear, time_limit=left, workers=limits.workers, seed=limits.seed, log=limits.log
+                )
+                result = worker.result()
+            stopped_by = {"optimal": "done", "error": result.detail}.get(result.status, "time limit")
+            self._build(model, result)
+        except KeyboardInterrupt:
+            stopped_by = "interrupted"
+        best, bound = self.best.schedule, self.bound
+        if best is None and stopped_by == "done":
+            stopped_by = self.reason
+        return Answer(best, stopped_by, bound.lower_bound_ns, bound.bound_by, bound.certificate)
+
+    def _build(self, model: FlowModel, result: LinearResult) -> None:
+        """Use what the solver has proven, and build the schedule of its solution."""
+        found = proven(self.modelled, result, model, bound_name(self.whole, self.limits.solver))
+        if found is not None:
+            self.bound = self.bound.raised(found)
+        from ...heuristics.search.contiguous import ContiguousSearch
+
+        search = self.search
+        if result.values is None or search is None:
+            return
+        search.offer(guide_of(self.modelled, model, result.values))
+        if isinstance(search, ContiguousSearch):
+            search.lead(bound_ns=LARGEST)  # which ends before it searches, and finds places
+        self.best.offer(search.schedule(self.name))

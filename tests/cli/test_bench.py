@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sqlite3
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from pebbler.benchmark.output.machine import origin
 from pebbler.benchmark.sweeps import runner
+from pebbler.benchmark.sweeps.jobs import Found, Job, Measured
+from pebbler.benchmark.sweeps.results import Results
+from pebbler.benchmark.sweeps.runner import Made
 from pebbler.cli.main import main
 from pebbler.instances.errors import PebblerError
+from pebbler.instances.suites.suite import find_suite, members
 
 from ..benchmark.swept import SMALL, made_here, outcomes, swept, write_config
 
@@ -67,6 +74,43 @@ def test_a_name_that_does_not_print_is_shown_as_its_codes(
     assert json.loads(capsys.readouterr().out)["results"] == r"\x1b[31m\udcff.sqlite"
 
 
+PROTOCOL = ["bench", "--protocol", "2026", "--suite", "tiny", "--methods"]
+
+
+def test_protocol_then_report(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(_: Job, __: object, ___: object, timed: bool) -> Made:
+        found = Found(status="feasible", stopped_by="done", iteration_ns=10**6, solve_seconds=2.0)
+        return Made(Measured(found), 0.25, origin(), 0.5 if timed else None)
+
+    few = list(islice(members(find_suite("tiny")), 3))
+    monkeypatch.setattr("pebbler.benchmark.sweeps.config.members", lambda _: few)
+    monkeypatch.setattr(runner, "perform", made)
+    assert main([*PROTOCOL, "modnn,exec:./mine"]) == 0
+    assert capsys.readouterr().out == ("protocol-2026.sqlite: 6 runs made, 0 of them failed; 0 were there\n")
+    assert main(["report", "protocol-2026.sqlite", "-o", "report", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["exhibits"][0] == "standing"
+    with (elsewhere / "report" / "standing.csv").open() as file:
+        modnn, mine = csv.DictReader(file)
+    assert (modnn["setting"], mine["setting"]) == ("modnn", "exec:./mine")
+    assert (modnn["instances"], modnn["not run"], modnn["solved"]) == ("3", "0", "0")
+    assert float(modnn["mean time (s)"]) == pytest.approx(60.0)
+    assert float(modnn["mean time (kernels)"]) == pytest.approx(120.0)
+    assert main(["bench", str(write_config(elsewhere, TWO)), "-o", "protocol-2026.sqlite"]) == 2
+    assert "has runs by Protocol 2026, on suite tiny; give another file" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_protocol_times_the_machine(elsewhere: Path) -> None:
+    assert main([*PROTOCOL, "modnn", "--jobs", "2"]) == 0
+    with Results(elsewhere / "protocol-2026.sqlite") as results:
+        runs = results.runs()
+    (kernel,) = {run.kernel_seconds for run in runs}
+    assert kernel is not None
+    assert 0.01 < kernel < 60
+
+
 def test_budget_of_a_byte_leaves_nothing_to_run(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     workload = '[[sweep.workloads]]\nnetwork = "alexnet"\nbatch = 1\ndevice = "K40"\nbudgets = ["1"]\n'
     write_config(elsewhere, 'title = "t"\n[[sweep]]\nmethods = ["modnn"]\n' + workload)
@@ -86,7 +130,11 @@ def test_budget_of_a_terabyte_is_like_no_limit(elsewhere: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["bench"], "CONFIG.toml"),
+        (["bench"], "give CONFIG.toml or --protocol NAME"),
+        (["bench", "small.toml", "--protocol", "2026"], "bench runs one thing"),
+        (["bench", "small.toml", "--suite", "tiny"], "a configuration settles --suite"),
+        (["bench", "small.toml", "--methods", "modnn"], "a configuration settles --methods"),
+        (["bench", "--protocol", "1999"], "there is no protocol '1999'; there are 2026"),
         (["bench", "none.toml"], "none.toml cannot be read"),
         (["bench", "empty.toml"], "missing required field"),
         (["bench", "cut.toml"], "cut.toml is not TOML"),

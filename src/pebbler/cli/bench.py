@@ -7,7 +7,19 @@ import logging
 from pathlib import Path
 
 from ..instances.errors import PebblerError, escaped
-from .options import Parser, add_command, add_output, positive, print_json, require_folder, require_place
+from .options import (
+    Parser,
+    add_command,
+    add_output,
+    name_list,
+    positive,
+    print_json,
+    refuse_options,
+    require_folder,
+    require_place,
+)
+
+_EXAMPLE = "pebbler bench study.toml --jobs 2 -o study.sqlite"
 
 
 def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -16,16 +28,24 @@ def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
         commands,
         "bench",
         _bench,
-        "make the runs of a configuration that its results file lacks",
-        "pebbler bench study.toml --jobs 2 -o study.sqlite",
+        "make the runs of a configuration, or of a protocol, that its results file lacks",
+        _EXAMPLE,
     )
-    command.add_argument("config", type=Path, metavar="CONFIG.toml", help="what to run")
+    command.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="what to run")
+    command.add_argument("--protocol", metavar="NAME", help="run this protocol instead: 2026")
+    command.add_argument("--suite", metavar="SUITE", help="of a protocol: on another suite than its own")
+    command.add_argument(
+        "--methods",
+        type=name_list,
+        metavar="A,B,...",
+        help="of a protocol: instead of its own; exec:PROGRAM is a program of yours",
+    )
     command.add_argument(
         "-o",
         "--output",
         type=Path,
         metavar="RESULTS",
-        help="the results file; default: CONFIG.sqlite in this folder",
+        help="the results file; default: CONFIG.sqlite or protocol-NAME.sqlite in this folder",
     )
     where = command.add_mutually_exclusive_group()
     where.add_argument("--jobs", type=positive, default=1, metavar="N", help="runs at once; default: 1")
@@ -51,26 +71,37 @@ def _bench(arguments: argparse.Namespace) -> int:
     from concurrent.futures import ThreadPoolExecutor
     from dataclasses import asdict
 
-    from ..benchmark.sweeps.config import jobs, read_config
+    from ..benchmark.sweeps.config import jobs, read_config, read_protocol
     from ..benchmark.sweeps.results import Results
     from ..benchmark.sweeps.runner import make, warn_of_crowding
 
-    config = read_config(arguments.config)
-    path = arguments.output or Path(arguments.config.stem + ".sqlite")
+    name, suite, methods = arguments.protocol, arguments.suite, arguments.methods or ()
+    if (name is None) == (arguments.config is None):
+        raise PebblerError(f"bench runs one thing; give CONFIG.toml or --protocol NAME, such as {_EXAMPLE}")
+    if name is None:
+        refuse_options(arguments, "a configuration", ("suite", "methods"))
+        config, folder = read_config(arguments.config), arguments.config.parent
+    else:
+        config, folder = read_protocol(name, suite=suite, methods=methods), Path()
+    path = arguments.output or Path(f"protocol-{name}.sqlite" if name else f"{arguments.config.stem}.sqlite")
     require_place(path)
     logging.getLogger(__name__).info("%s", config.title)
-    wanted = list(jobs(config, arguments.config.parent))
+    wanted = list(jobs(config, folder))
     if not wanted:
-        raise PebblerError(f"{arguments.config} asks for no runs: no budget is enough; give larger ones")
+        why = "each method plans on other instances" if name else "no budget is enough; give larger ones"
+        raise PebblerError(f"{config.title if name else arguments.config} asks for no runs: {why}")
+    timed = config.protocol is not None
     with Results(path, write=True) as results:
+        results.set_protocol(config.title, config.protocol)
         if arguments.cluster is None:
             warn_of_crowding(wanted, arguments.jobs)
-            tally = make(wanted, results, ThreadPoolExecutor(arguments.jobs), retry=arguments.retry)
+            threads = ThreadPoolExecutor(arguments.jobs)
+            tally = make(wanted, results, threads, retry=arguments.retry, timed=timed)
         else:
             from ..benchmark.sweeps.dask import cluster
 
             with cluster(arguments.cluster) as (executor, lost):
-                tally = make(wanted, results, executor, lost=lost, retry=arguments.retry)
+                tally = make(wanted, results, executor, lost=lost, retry=arguments.retry, timed=timed)
         results.add_title(config.title)
     shown = escaped(str(path))
     if arguments.json:

@@ -44,7 +44,7 @@ from .pack import add_pack
 from .profile import add_profile
 from .run import add_emit, add_run
 from .streams import add_streams
-from .suites import add_best_known, add_schemas, add_suite
+from .suites import add_best_known, add_contest, add_schemas, add_suite
 
 if TYPE_CHECKING:
     from ..instances.instance import Instance
@@ -415,6 +415,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_suite(commands)
     add_best_known(commands)
+    add_contest(commands)
 
     command = add_command(
         commands,

@@ -1,4 +1,4 @@
-"""The commands ``suite``, ``best-known`` and ``schemas``: suites, what is known of them, their formats."""
+"""The commands ``suite``, ``best-known``, ``contest`` and ``schemas``: suites, and what is known of them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from .options import (
     add_limits,
     add_output,
     name_list,
+    positive,
     print_json,
     require_folder,
     require_place,
@@ -99,6 +100,51 @@ def add_best_known(commands: argparse._SubParsersAction[Parser]) -> None:
     )
 
 
+def add_contest(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add ``contest``."""
+    summary = "hidden instances by a secret that is published later, and the scores of who took part"
+    group = commands.add_parser(
+        "contest",
+        help=summary,
+        description=f"{summary.capitalize()}.",
+        epilog="With --json, each prints one JSON object. "
+        "example: pebbler contest draw secret.txt --count 30 -o hidden",
+    )
+    parts = group.add_subparsers(metavar="COMMAND", required=True)
+    command = add_command(
+        parts,
+        "commit",
+        _commit,
+        "write a new secret, and print the SHA-256 to publish before the contest",
+        "pebbler contest commit -o secret.txt",
+    )
+    add_output(command, "SECRET")
+    command = add_command(
+        parts,
+        "draw",
+        _draw,
+        "write the instances that a secret gives",
+        "pebbler contest draw secret.txt --count 30 -o hidden",
+    )
+    command.add_argument("secret", type=Path, metavar="SECRET", help="the file of the secret")
+    command.add_argument("--count", type=positive, required=True, metavar="N", help="number of instances")
+    add_output(command, "DIR")
+    command = add_command(
+        parts,
+        "score",
+        _score,
+        "check the schedules of all entrants, and rank them",
+        "pebbler contest score hidden entries",
+    )
+    command.add_argument("instances", type=Path, metavar="INSTANCES", help="a folder of instance files")
+    command.add_argument(
+        "entries",
+        type=Path,
+        metavar="ENTRIES",
+        help="a folder with a folder for each entrant, which has NAME.schedule.json for NAME.instance.json",
+    )
+
+
 def add_schemas(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add ``schemas``."""
     command = add_command(
@@ -170,6 +216,62 @@ def _generate(arguments: argparse.Namespace) -> int:
         tasks = [entry.tasks for entry in manifest.instances]
         told = f"suite {manifest.suite}, {len(tasks)} instances of {min(tasks)} to {max(tasks)} tasks"
         print(f"{escaped(str(arguments.output))}: {told}; manifest.json has their checksums")
+    return 0
+
+
+def _commit(arguments: argparse.Namespace) -> int:
+    from ..instances.suites.contest import write_secret
+
+    require_place(arguments.output)
+    checksum = write_secret(arguments.output)
+    if arguments.json:
+        print_json({"sha256": checksum})
+    else:
+        print(f"{escaped(str(arguments.output))}: keep it until the end; publish its SHA-256 now: {checksum}")
+    return 0
+
+
+def _draw(arguments: argparse.Namespace) -> int:
+    from ..instances.suites.contest import write_contest
+
+    require_folder(arguments.output)
+    checksum = write_contest(arguments.secret, arguments.count, arguments.output)
+    if arguments.json:
+        print_json({"instances": arguments.count, "sha256": checksum})
+    else:
+        told = f"{arguments.count} instances of the secret with SHA-256 {checksum}"
+        print(f"{escaped(str(arguments.output))}: {told}; SHA256SUMS has their checksums")
+    return 0
+
+
+def _score(arguments: argparse.Namespace) -> int:
+    from ..benchmark.comparison.contest import score_contest
+    from ..benchmark.output.table import format_table
+
+    scores = score_contest(arguments.instances, arguments.entries)
+    if arguments.json:
+        names = ("rank", "entrant", "shortest", "valid", "invalid", "missing", "median_gap", "judged")
+        entries = [
+            {name: getattr(one, name) for name in names} | {"points": float(one.points)} for one in scores
+        ]
+        print_json({"instances": len(scores[0].judged), "entrants": entries})
+        return 0
+    rows = [
+        (
+            str(one.rank),
+            escaped(one.entrant),
+            f"{float(one.points):.2f}",
+            *map(str, (one.shortest, one.valid, one.invalid, one.missing)),
+            "" if one.median_gap is None else f"{one.median_gap:.2%}",
+        )
+        for one in scores
+    ]
+    header = ("rank", "entrant", "points", "shortest", "valid", "invalid", "missing", "median gap")
+    print(format_table(header, rows, "rlrrrrrr"))
+    for one in scores:
+        for instance, judged in one.judged.items():
+            if judged.makespan_ns is None:
+                print(escaped(f"{one.entrant}, {instance}: {judged.reason}"))
     return 0
 
 

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from pebbler.benchmark.sweeps.results import COLUMNS, Results, Run, origins, read_latest
+from pebbler.heuristics.programs import program_sha256
 from pebbler.instances.errors import PebblerError
 
 from ..swept import swept
@@ -46,10 +47,17 @@ COMMITTED = [
 
 
 @pytest.mark.parametrize("committed", COMMITTED, ids=lambda place: f"{place.parts[-3]}-{place.stem}")
-def test_committed_runs_have_the_fingerprints_of_their_problems(committed: Path) -> None:
+def test_committed_runs_have_the_fingerprints_of_their_problems(
+    committed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of programs have the fingerprints of the committed programs."""
+    monkeypatch.chdir(committed.parents[2])
     with Results(committed) as results:
         for run in results.runs():
-            parts = (run.about.problem_sha256, run.setting, run.seed, sorted(run.origin.packages.items()))
+            versions = sorted(run.origin.packages.items())
+            if (program := program_sha256(run.setting.method)) is not None:
+                versions.append((run.setting.method, program))
+            parts = (run.about.problem_sha256, run.setting, run.seed, versions)
             assert run.fingerprint == sha256(msgspec.json.encode(parts)).hexdigest()
 
 
