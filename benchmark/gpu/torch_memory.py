@@ -100,7 +100,7 @@ def iteration(
         "tf32_products": torch.backends.cuda.matmul.allow_tf32,
         "tf32_convolutions": torch.backends.cudnn.allow_tf32,
         "budget_bytes": budget_bytes,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "device": device,
     }
     if device == "cuda":

@@ -26,7 +26,7 @@ from pebbler.instances.importers.torch_cuda import Gpu  # noqa: E402
 from pebbler.instances.importers.torch_refusals import StepError  # noqa: E402
 from pebbler.instances.importers.torch_step import devices  # noqa: E402
 from pebbler.instances.importers.torch_step.calls import new_results  # noqa: E402
-from pebbler.instances.importers.torch_step.devices import Processor, device_of, common_device  # noqa: E402
+from pebbler.instances.importers.torch_step.devices import Processor, common_device, device_of  # noqa: E402
 from pebbler.instances.importers.torch_step.instance import step_instance  # noqa: E402
 from pebbler.instances.importers.torch_step.steps import record_step  # noqa: E402
 from pebbler.instances.importers.torch_step.storages import Storages  # noqa: E402
