@@ -48,7 +48,10 @@ def records(study: Study) -> Iterator[Unit]:
         shares = {share: study.path("step", name, batch, share, "instance.json") for share in study.shares}
         files = files_of(study, name, batch)
         yield Unit(
-            f"{name}/{batch}", in_torch, ("record_one", spec, batch, shares, files), files["step"].exists
+            f"{name}/{batch}",
+            in_torch,
+            ("record_one", spec, batch, shares, files, study.repeat),
+            files["step"].exists,
         )
 
 

@@ -27,7 +27,7 @@ from ...instances.importers.torch_step.steps import record_made
 from ...instances.importers.torch_workload import find_step
 from ...instances.instance import Instance
 from ...instances.memory import with_budget
-from ...instances.profile import Profile, write_profile
+from ...instances.profile import write_profile
 from ...solver.solve import solve
 from ...validate.execution.device import DeviceError
 from ...validate.execution.torch.gpu import TorchGpuBackend
@@ -303,7 +303,7 @@ def _tried(model: str, budget: str, method: str, memory: Memory, recompute: bool
 # --- steps --------------------------------------------------------------------------------------------
 
 
-def record_one(spec: str, batch: int, shares: dict[int, Path], files: dict[str, Path]) -> None:
+def record_one(spec: str, batch: int, shares: dict[int, Path], files: dict[str, Path], repeat: int) -> None:
     """Record and measure the step of a model, and write its instance under every budget.
 
     Parameters
@@ -316,6 +316,8 @@ def record_one(spec: str, batch: int, shares: dict[int, Path], files: dict[str, 
         The instance files by the budget, in percent of eager torch's peak.
     files
         Those of the ``record``, the ``profile`` and the ``step``, which comes last.
+    repeat
+        Steps that are measured.
     """
     made = maker(spec, DEVICE)
     strict = True
@@ -332,8 +334,7 @@ def record_one(spec: str, batch: int, shares: dict[int, Path], files: dict[str, 
         record = record_made(made, batch)
     seconds = time.perf_counter() - began
     write_record(record, files["record"])
-    kept: list[Profile] = []
-    profile = profile_step(spec, made, (batch,), repeat=3, keep=kept.append)
+    profile = profile_step(spec, made, (batch,), repeat=repeat)
     write_profile(profile, files["profile"])
     name = f"{spec.rpartition(':')[2]}-b{batch}"
     instance = step_instance(record, name=name, profile=profile, lasting="carried", batch=batch).instance
