@@ -182,6 +182,7 @@ def _check_waits(gpu: Gpu) -> str | None:
 
 def _check_pause(gpu: Gpu) -> str | None:
     stream = gpu.stream("compute")
+    gpu.sleep(stream, 1)
     begin = gpu.record(stream)
     gpu.sleep(stream, 10_000_000)
     end = gpu.record(stream)

@@ -7,15 +7,20 @@ what `devices.Device` asks of a device that records and, from `stream` on, what 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..errors import PebblerError
 from .torch_step.memory import Allocations
+
+_DRIVER = Path("/proc/driver/nvidia/version")
+"""Where Linux tells the version of NVIDIA's driver."""
 
 _CALIBRATION = 10_000_000
 """Cycles for which the GPU is kept busy once, to find out how long one takes; some milliseconds."""
@@ -96,8 +101,8 @@ class Gpu:
             "cudnn": cudnn.version() or 0,
             "cudnn_enabled": cudnn.enabled,
             "cudnn_deterministic": cudnn.deterministic,
-            "tf32_products": cuda.matmul.allow_tf32,
-            "tf32_convolutions": cudnn.allow_tf32,
+            "products": cuda.matmul.fp32_precision,
+            "convolutions": cudnn.conv.fp32_precision,
             "flash_attention": cuda.flash_sdp_enabled(),
             "efficient_attention": cuda.mem_efficient_sdp_enabled(),
             "cudnn_attention": cuda.cudnn_sdp_enabled(),
@@ -108,7 +113,8 @@ class Gpu:
     @property
     def deterministic(self) -> bool:
         """Whether torch refuses operators that may give other bits each time."""
-        return bool(torch.are_deterministic_algorithms_enabled())
+        warned = torch.is_deterministic_algorithms_warn_only_enabled()
+        return bool(torch.are_deterministic_algorithms_enabled()) and not warned
 
     def rng_state(self) -> Any:
         """Return the state of the GPU's generator: a seed and an offset, which the host has."""
@@ -158,7 +164,7 @@ class Gpu:
 
     def host_buffer(self, size: int) -> Any:
         """Return that many bytes of the host, pinned, as a buffer."""
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).numpy()
 
     def storage_at(self, address: int, size: int, keeper: object = None) -> Any:
         """Return the storage that is the memory at an address; it keeps `keeper` alive.
@@ -213,6 +219,7 @@ class Gpu:
     @cached_property
     def _cycles_per_ns(self) -> float:
         """How many cycles the GPU counts in a nanosecond, as it turns out."""
+        torch.cuda._sleep(1)  # which loads it
         _, took_ns = self.timed(lambda: torch.cuda._sleep(_CALIBRATION))
         return _CALIBRATION / max(1, took_ns)
 
@@ -234,9 +241,11 @@ class Gpu:
         return int(free + torch.cuda.memory_reserved(self.device))
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of what computes."""
+        """Return the versions of what computes; the driver's as the system tells it."""
+        told = _DRIVER.read_text(encoding="ascii", errors="replace") if _DRIVER.exists() else ""
+        driver = re.search(r"\d+\.[.\d]+", told)
         return {
-            "driver": str(torch._C._cuda_getDriverVersion()),
+            "driver": "unknown" if driver is None else driver[0],
             "CUDA": str(torch.version.cuda),
             "cuDNN": str(torch.backends.cudnn.version()),
         }

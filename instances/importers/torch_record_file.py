@@ -298,7 +298,7 @@ class _Reader:
         if entry.values is not None:
             if len(entry.values) != entry.bytes:
                 raise FormatError(f"storages[{s}]: it has {len(entry.values)} bytes, and says {entry.bytes}")
-            values = torch.empty(entry.bytes, dtype=torch.uint8)
+            values = torch.empty(entry.bytes, dtype=torch.uint8, device="cpu")
             values.numpy()[:] = bytearray(entry.values)
         return StepStorage(entry.name, entry.bytes, entry.role, entry.on_host, values)
 

@@ -152,7 +152,7 @@ class Processor:
 
     def empty(self, size: int) -> Any:
         """See `Device`."""
-        return torch.empty(size, dtype=torch.uint8)
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
 
     def host_buffer(self, size: int) -> Any:
         """Return one shared mapping, as the host's copies of blocks are, which no limit on data counts."""

@@ -294,7 +294,7 @@ class Recorder(TorchDispatchMode):
             return "none", 0
         if not new:
             return "in place", aligned(call.within_bytes, unit)
-        if call.trial is not None and all(map(have_same_bits, call.trial.written, _tensors(call.returned))):
+        if call.trial is not None and all(map(_have_same_bits, call.trial.written, _tensors(call.returned))):
             return "out", aligned(call.trial.scratch_bytes, unit)
         entries = [self.storages.entries[d] for d in new]
         results = sum(aligned(entry.bytes, unit) for entry in entries if not entry.on_host)
@@ -380,6 +380,11 @@ class Recorder(TorchDispatchMode):
         source = ScalarInput(name.name, name.key)
         expression: Expression = source if value == begin else Formula("+", (source, value - begin))
         return Traced(value, expression, self.guards)
+
+
+def _have_same_bits(written: Any, returned: Any) -> bool:
+    """Whether what was written is what an operator returned, which may be a number on the host."""
+    return written.device == returned.device and have_same_bits(written, returned)
 
 
 def _tensors(tree: Any) -> list[Any]:

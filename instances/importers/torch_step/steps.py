@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isnan
 from typing import Any
@@ -84,7 +86,7 @@ def record_made(make_step: MakeTrainingStep, batch: int, *, clip: float | None =
     PebblerError
         When `make_step` fails or returns something else, and as in `record_step`.
     """
-    with explained(f"make_step({batch})", _KNOWN["CUDA" if count_gpus() else "CPU"]):
+    with _explained(f"make_step({batch})", "CUDA" if count_gpus() else "CPU"):
         made = make_step(batch)
     fits = (
         isinstance(made, tuple)
@@ -235,7 +237,6 @@ def _run(
     known: list[StepOperator],
 ) -> _Run:
     """Run the step once, and note what it does."""
-    told = _KNOWN[device.key]
     given = _copies_of(inputs)
     for parameter in module.parameters():
         parameter.grad = None
@@ -243,12 +244,12 @@ def _run(
     named = {TensorName("input", str(number)): tensor for number, tensor in enumerate(given)}
     recorder = Recorder(module, optimizer, {**found, **named}, device, known)
     with traced_groups(optimizer, recorder.guards, scale), recorder.recording():
-        with explained("the step", told):
+        with _explained("the step", device.key):
             result = step(*given)
         goes_back, updates = recorder.went_back, recorder.updated
         if not goes_back:
             loss = loss_of(result, step)
-            with explained("the backward pass", told):
+            with _explained("the backward pass", device.key):
                 loss.backward()
         else:
             loss = loss_in(result)
@@ -259,13 +260,13 @@ def _run(
             raise PebblerError("the step runs a backward pass and returns no loss; return the number")
         del result
         if clip is not None and not updates:
-            with explained("clipping", told):
+            with _explained("clipping", device.key):
                 torch.nn.utils.clip_grad_norm_(module.parameters(), clip)
         recorder.storages.name_gradients(module)
         if optimizer is not None and not updates:
-            with explained("the optimizer's step", told):
+            with _explained("the optimizer's step", device.key):
                 optimizer.step()
-    with explained("the step", told):
+    with _explained("the step", device.key):
         last_draw = recorder.generator.number(device.rng_state())
     _require_in_place(found, find_tensors(module, optimizer))
     tensors = {name: recorder.storages.reference(tensor) for name, tensor in {**found, **named}.items()}
@@ -287,6 +288,16 @@ def _run(
     )
 
 
+@contextmanager
+def _explained(what: str, key: str) -> Iterator[None]:
+    """As `explained`; on the CPU, what asks for CUDA fails, where torch would only warn and do without."""
+    with warnings.catch_warnings():
+        if key == "CPU":
+            warnings.filterwarnings("error", ".*CUDA is not available", UserWarning)
+        with explained(what, _KNOWN[key]):
+            yield
+
+
 def _copies_of(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return copies of inputs, with which a step may do what it likes."""
     return tuple(tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs)
@@ -302,7 +313,7 @@ def _run_eagerly(
     recorded: _Run,
 ) -> None:
     """Run the step as it was recorded, with nothing beside it."""
-    with explained("the step", _KNOWN[device.key]):
+    with _explained("the step", device.key):
         loss = loss_in(step(*_copies_of(inputs)))
         if not recorded.goes_back:
             loss.backward()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ....instances.errors import PebblerError
-from ....instances.importers.torch_step.devices import Device, device_of
+from ....instances.importers.torch_step.devices import Device, Processor, device_of
 from ....instances.importers.torch_step.memory import aligned
 from ....instances.importers.torch_step.record import StepRecord
 from ....instances.instance import Instance
@@ -53,7 +53,7 @@ def host_memory(sizes: Mapping[int, int], device: Device) -> dict[int, Any]:
     return {
         key: torch.frombuffer(arena, dtype=torch.uint8, count=size, offset=begin)
         if size
-        else torch.empty(0, dtype=torch.uint8)
+        else Processor().empty(0)
         for (key, size), begin in zip(sizes.items(), begins, strict=False)
     }
 
@@ -93,7 +93,7 @@ class SettledStep:
         self.record = planned.record
         device = device_of(planned.record.device)
         numbers = {
-            s: torch.empty(storage.bytes, dtype=torch.uint8) if storage.values is None else storage.values
+            s: Processor().empty(storage.bytes) if storage.values is None else storage.values
             for s, storage in enumerate(planned.record.storages)
             if storage.on_host and s not in on_host
         }

@@ -174,7 +174,8 @@ class StepExecutor(Issuer):
         DeviceError
             When an operation fails. Module and optimizer are then as before the step, in memory of their own.
         """
-        with held(), torch.no_grad():
+        kind = self._device.name.partition(":")[0]
+        with held(), torch.no_grad(), torch.autocast(kind, enabled=False):
             return self._step(inputs)
 
     def close(self) -> None:
