@@ -73,8 +73,8 @@ STAGES = {
     "run": Stage(measure_stages.runs),
     "torch": Stage(measure_stages.trainings, require=measure_stages.require_torch),
     "steps": Stage(measure_steps.records, require=measure_stages.require_torch),
-    "step-plans": Stage(measure_steps.plans),
-    "step-runs": Stage(measure_steps.runs, require=measure_stages.require_torch),
+    "plans": Stage(measure_steps.plans),
+    "trials": Stage(measure_steps.runs, require=measure_stages.require_torch),
 }
 """All stages but the page, which needs no process."""
 

@@ -87,7 +87,7 @@ def runs(study: Study) -> Iterator[Unit]:
                     in_torch,
                     ("run_one", spec, batch, files, source, schedule, target, study.repeat),
                     partial(is_settled, outcome, target),
-                    requires(schedule, "step-plans", f"{name}/{batch}"),
+                    requires(schedule, "plans", f"{name}/{batch}"),
                 )
             for way in WAYS:
                 target = study.path("step", name, batch, share, way, "torch.json")

@@ -14,8 +14,8 @@ STAGES = {
     "run": "these schedules, executed: predicted against measured, numbers against a run without a budget",
     "torch": "torch under the same budgets, with and without TF32: as it is, save_on_cpu, checkpoints",
     "steps": "checks of torch on the GPU; whole training steps of torch, recorded and measured",
-    "step-plans": "schedules of these steps under shares of eager torch's peak; needs no GPU",
-    "step-runs": "these schedules, executed beside eager torch; and torch's own means at the same budgets",
+    "plans": "schedules of these steps under shares of eager torch's peak; needs no GPU",
+    "trials": "these schedules, executed beside eager torch; and torch's own means at the same budgets",
     "page": "the tables of all that has been measured, between two marks of a page of the documentation",
 }
 """Work of each stage, in the order in which they build on each other."""

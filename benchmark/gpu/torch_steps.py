@@ -22,7 +22,7 @@ from ...instances.importers.torch_cuda import Gpu
 from ...instances.importers.torch_record_file import read_record, write_record
 from ...instances.importers.torch_step.devices import device_of
 from ...instances.importers.torch_step.instance import Lasting, step_instance
-from ...instances.importers.torch_step.memory import ALIGNMENT
+from ...instances.importers.torch_step.memory import ALIGNMENT, bytes_of
 from ...instances.importers.torch_step.steps import record_made
 from ...instances.importers.torch_workload import find_step
 from ...instances.instance import Instance
@@ -165,7 +165,7 @@ def _check_waits(gpu: Gpu) -> str | None:
         first.record().synchronize()
         began = first.record()
         first.pause(20_000_000)
-        first.launch(lambda *_: gpu.storage_at(place, 4).fill_(0), {}, 0)
+        first.launch(lambda *_: bytes_of(gpu.storage_at(place, 4)).fill_(0), {}, 0)
         ended = first.record()
         alone = second.record()
         second.wait(ended)
