@@ -74,6 +74,7 @@ class Gpu:
         self.index = self.device.index or 0
         if self.index >= count_gpus():
             raise PebblerError(f"the step is one of {name}, and torch finds {count_gpus()} GPUs of CUDA here")
+        torch.cuda.init()  # else there are no statistics yet
 
     # --- what is recorded -----------------------------------------------------------------------------
 

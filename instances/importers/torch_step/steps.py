@@ -258,6 +258,8 @@ def _run(
             reference = recorder.storages.reference(loss)
         if reference is None:
             raise PebblerError("the step runs a backward pass and returns no loss; return the number")
+        if recorder.storages.entries[reference.storage].on_host:
+            raise PebblerError("the step returns its loss on the CPU; return it where the module is")
         del result
         if clip is not None and not updates:
             with _explained("clipping", device.key):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import gc
 import inspect
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from shutil import which
 from typing import Any
 
 import pytest
@@ -310,3 +313,15 @@ def test_torch_has_all_functions_of_cuda_that_are_called() -> None:
     inspect.signature(event.record).bind(None, stream)
     inspect.signature(event.elapsed_time).bind(None, event)
     inspect.signature(stream.wait_event).bind(None, event)
+
+
+@pytest.mark.slow
+def test_steps_on_a_device_of_another_type_have_eagers_bits(tmp_path: Path) -> None:
+    """Its tensors are none of the CPU's; torch compiles it, which takes minutes."""
+    if which("c++") is None or which("ninja") is None:
+        pytest.skip("there is no compiler, or no ninja, to compile a device for torch")
+    module = f"{__package__}.elsewhere"
+    done = subprocess.run(
+        [sys.executable, "-m", module, tmp_path], capture_output=True, text=True, timeout=1200
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
