@@ -249,6 +249,11 @@ def _run(
         goes_back, updates = recorder.went_back, recorder.updated
         if not goes_back:
             loss = loss_of(result, step)
+            if str(loss.device) != device.name:
+                raise PebblerError(
+                    f"the step returns its loss on {loss.device}, and its module is on {device.name}; return "
+                    "it there"
+                )
             with _explained("the backward pass", device.key):
                 loss.backward()
         else:
@@ -258,8 +263,6 @@ def _run(
             reference = recorder.storages.reference(loss)
         if reference is None:
             raise PebblerError("the step runs a backward pass and returns no loss; return the number")
-        if recorder.storages.entries[reference.storage].on_host:
-            raise PebblerError("the step returns its loss on the CPU; return it where the module is")
         del result
         if clip is not None and not updates:
             with _explained("clipping", device.key):

@@ -168,7 +168,7 @@ def refused(wrong: Callable[[Any, Any], Any], told: str) -> bool:
 
 
 WRONG: dict[str, Callable[[Any, Any], Any]] = {
-    "the step returns its loss on the CPU": lambda module, x: module(x).mean().cpu(),
+    "the step returns its loss on cpu": lambda module, x: module(x).mean().cpu(),
     "it has a tensor on cpu, and the step": lambda module, x: (module(x) + torch.rand(32).to(DEVICE)).mean(),
     "single numbers on the host": lambda module, x: (module(x) * (torch.rand(()) + 1)).mean(),
 }
