@@ -38,7 +38,7 @@ DEVICE = f"{KIND}:0"
 
 
 class OtherGpu(FakeGpu):
-    """The device of ``elsewhere.cpp``."""
+    """The device of ``elsewhere.cpp``; the thread that issues operators launches them, as for CUDA."""
 
     def __init__(self) -> None:
         super().__init__(DEVICE)
@@ -51,6 +51,9 @@ class OtherGpu(FakeGpu):
         if not size:
             return self.empty(0).untyped_storage()
         return torch._C._construct_storage_from_data_pointer(address, self.device, size)
+
+    def run(self, stream: Any, work: Callable[[], object]) -> None:  # noqa: ARG002
+        work()
 
 
 def register(folder: Path) -> OtherGpu:
@@ -133,7 +136,15 @@ def right(make: Make, budget: str, options: dict[str, Any]) -> bool:
     eager, ours = made_by(make), made_by(make)
     wanted = trained(eager, eager_step(eager))
     with executor_of(plan, ours, poison=True) as step:
-        found = trained(ours, step)
+
+        def take(*batch: Any) -> Any:
+            with torch.autocast(KIND, dtype=torch.bfloat16):  # a plan has its own precisions
+                loss = step(*batch)
+                assert torch.is_autocast_enabled(KIND)
+            assert torch.is_grad_enabled()
+            return loss
+
+        found = trained(ours, take)
     return are_equal(found, wanted) and {str(tensor.device) for tensor in ours[0].parameters()} == {DEVICE}
 
 
