@@ -9,7 +9,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -396,12 +396,14 @@ def _measured(
     device = device_of(planned.record.device)
     module, _, inputs, optimizer = make(batch)
     times = []
-    with device.allocations() as memory, StepExecutor([planned], module, optimizer) as step:
-        for index in range(repeat + 1):
-            begin = time.perf_counter_ns()
-            step(*inputs)
-            if index:
-                times.append(time.perf_counter_ns() - begin)
+    with ExitStack() as closing:
+        with device.allocations() as memory:  # without what the model gets at the end
+            step = closing.enter_context(StepExecutor([planned], module, optimizer))
+            for index in range(repeat + 1):
+                begin = time.perf_counter_ns()
+                step(*inputs)
+                if index:
+                    times.append(time.perf_counter_ns() - begin)
     return times, memory.peak_bytes
 
 

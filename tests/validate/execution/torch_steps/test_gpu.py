@@ -316,12 +316,18 @@ def test_torch_has_all_functions_of_cuda_that_are_called() -> None:
 
 
 @pytest.mark.slow
-def test_steps_on_a_device_of_another_type_have_eagers_bits(tmp_path: Path) -> None:
+def test_steps_on_a_device_of_another_type_have_eagers_bits(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
     """Its tensors are none of the CPU's; torch compiles it, which takes minutes."""
     if which("c++") is None or which("ninja") is None:
         pytest.skip("there is no compiler, or no ninja, to compile a device for torch")
     module = f"{__package__}.elsewhere"
     done = subprocess.run(
-        [sys.executable, "-m", module, tmp_path], capture_output=True, text=True, timeout=1200
+        [sys.executable, "-m", module, tmp_path],
+        cwd=pytestconfig.rootpath,
+        capture_output=True,
+        text=True,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
