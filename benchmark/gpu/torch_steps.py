@@ -396,14 +396,13 @@ def _measured(
     device = device_of(planned.record.device)
     module, _, inputs, optimizer = make(batch)
     times = []
-    with ExitStack() as closing:
-        with device.allocations() as memory:  # without what the model gets at the end
-            step = closing.enter_context(StepExecutor([planned], module, optimizer))
-            for index in range(repeat + 1):
-                begin = time.perf_counter_ns()
-                step(*inputs)
-                if index:
-                    times.append(time.perf_counter_ns() - begin)
+    with ExitStack() as closing, device.allocations() as memory:  # without what the model gets at the end
+        step = closing.enter_context(StepExecutor([planned], module, optimizer))
+        for index in range(repeat + 1):
+            begin = time.perf_counter_ns()
+            step(*inputs)
+            if index:
+                times.append(time.perf_counter_ns() - begin)
     return times, memory.peak_bytes
 
 
