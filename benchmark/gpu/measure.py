@@ -31,6 +31,7 @@ from ..output.machine import origin
 from ..output.markdown import publish
 from . import smoke
 from . import stages as measure_stages
+from . import steps as measure_steps
 from .page import tables
 from .stages import Unit, read, write
 from .study import SMOKE, Study
@@ -71,6 +72,9 @@ STAGES = {
     "solve": Stage(measure_stages.solutions),
     "run": Stage(measure_stages.runs),
     "torch": Stage(measure_stages.trainings, require=measure_stages.require_torch),
+    "steps": Stage(measure_steps.records, require=measure_stages.require_torch),
+    "plans": Stage(measure_steps.plans),
+    "trials": Stage(measure_steps.runs, require=measure_stages.require_torch),
 }
 """All stages but the page, which needs no process."""
 

@@ -13,7 +13,9 @@ from ...instances.units import format_size, format_time
 from ..output.markdown import markdown
 from .smoke import rates
 from .stages import ARITHMETICS, COUNTS, PASSES, WAYS, is_complete, layers_of, read
-from .study import Study
+from .steps import WAYS as STEP_WAYS
+from .steps import answer_of, files_of, name_of
+from .study import STEP_METHODS, Study
 
 _ARITHMETICS = {"fp32": "single precision", "tf32": "TF32"}
 """Name of each arithmetic in the tables."""
@@ -45,6 +47,22 @@ def tables(study: Study) -> str:
             "Layers on streams, measured (predicted):",
             ("layer", "pass", "GPU", "one stream", *(f"{n} streams" for n in COUNTS[1:]), "same bits"),
             _streams_rows(study),
+        ),
+        _table("Checks of torch on the GPU:", ("check", "passed", "what came of it"), _check_rows(study)),
+        _table(
+            "Training steps of torch, planned, and by torch's own means with its allocator limited to the "
+            "same budget:",
+            (
+                "step",
+                "budget",
+                "by",
+                "predicted",
+                "operations",
+                "whole step",
+                "allocated",
+                "bits of eager torch",
+            ),
+            _step_rows(study),
         ),
         _table("What failed, and has not been measured since:", ("what", "why"), _failure_rows(study)),
     ]
@@ -156,6 +174,54 @@ def _streams_rows(study: Study) -> Iterator[list[str]]:
             for count in map(str, COUNTS[1:]):
                 cells.append(_beside([f"{times['1'] / times[count]:.2f}" for times in shown]))
             yield [name, direction, *cells, "yes" if found["identical_to_one_stream"] else "**no**"]
+
+
+def _check_rows(study: Study) -> Iterator[list[str]]:
+    for name in ("check-gpu.json", "check-steps.json"):
+        path = study.path(name)
+        if path.exists():
+            for one in read(path)["checks"]:
+                yield [one["check"], "yes" if one["passed"] else "**no**", one["sentence"]]
+
+
+def _step_rows(study: Study) -> Iterator[list[str]]:
+    """Return the rows of every step: by eager torch, planned, and in torch's ways."""
+    for spec, batch in study.steps:
+        name = name_of(spec)
+        told = files_of(study, name, batch)["step"]
+        if not told.exists():
+            continue
+        found = read(told)
+        scratch = format_size(found["largest_scratch_bytes"])
+        about = f"recorded: {found['operators']} operators, the largest scratch {scratch}"
+        yield [f"{name}, batch {batch}", format_size(found["eager_peak_bytes"]), about]
+        for share in study.shares:
+            row = [f"{name}, batch {batch}", f"{share}%"]
+            for method in STEP_METHODS:
+                yield from _planned_row(study, row, name, batch, share, method)
+            for way in STEP_WAYS:
+                path = study.path("step", name, batch, share, way, "torch.json")
+                if path.exists():
+                    one = read(path)
+                    kept = one["activation_budget"]
+                    by = f"torch, {way}" if kept is None else f"torch, {way} {kept}"
+                    times = format_time(round(statistics.median(one["times_ns"]))) if one["times_ns"] else ""
+                    yield [*row, by, "", "", times or one["status"], format_size(one["allocated_bytes"])]
+
+
+def _planned_row(
+    study: Study, row: list[str], name: str, batch: int, share: int, method: str
+) -> Iterator[list[str]]:
+    """Return the row of a plan, if it was run or there is none."""
+    run = study.path("step", name, batch, share, method, "run.json")
+    _, outcome = answer_of(study, name, batch, share, method)
+    if run.exists():
+        found = read(run)
+        times = [found["predicted_ns"], found["measured_ns"], round(statistics.median(found["times_ns"]))]
+        same = "yes" if found["identical_to_unbudgeted"] else "close" if found["right"] else "**no**"
+        yield [*row, method, *map(format_time, times), format_size(found["allocated_bytes"]), same]
+    elif outcome.exists() and (found := read(outcome)).get("makespan_ns") is None:
+        yield [*row, method, "", f"no schedule: {printable(found['stopped_by'], _LONGEST)}"]
 
 
 def _beside(texts: Sequence[str]) -> str:

@@ -101,9 +101,7 @@ def kernels(study: Study) -> Iterator[Unit]:
         source = study.path(network, batch, "profile.json")
         path = study.path(network, batch, "kernels.json")
         name = f"{network}/{batch}"
-        yield Unit(
-            name, put_together_kernels, (source, path), path.exists, _requires(source, "profile", name)
-        )
+        yield Unit(name, put_together_kernels, (source, path), path.exists, requires(source, "profile", name))
 
 
 def put_together_kernels(source: Path, path: Path) -> None:
@@ -206,7 +204,7 @@ def solutions(study: Study) -> Iterator[Unit]:
                     solve_one,
                     (source, batch, budget, method, instance, schedule, target),
                     target.exists,
-                    _requires(source, "profile", f"{network}/{batch}"),
+                    requires(source, "profile", f"{network}/{batch}"),
                 )
 
 
@@ -248,12 +246,12 @@ def runs(study: Study) -> Iterator[Unit]:
                     f"{network}/{batch} {budget} {method}",
                     run_one,
                     (study.path(network, batch, budget, "instance.json"), schedule, target, study.repeat),
-                    partial(_is_settled, outcome, target),
-                    _requires(schedule, "solve", f"{network}/{batch}"),
+                    partial(is_settled, outcome, target),
+                    requires(schedule, "solve", f"{network}/{batch}"),
                 )
 
 
-def _is_settled(outcome: Path, target: Path) -> bool:
+def is_settled(outcome: Path, target: Path) -> bool:
     """Return whether a schedule has been run, or there is none to run."""
     return target.exists() or (outcome.exists() and read(outcome).get("makespan_ns") is None)
 
@@ -357,7 +355,7 @@ def read(path: Path) -> dict[str, Any]:
         raise PebblerError(f"{path} is no result of measuring ({error}); delete it") from None
 
 
-def _requires(source: Path, stage: str, name: str) -> Callable[[], str | None]:
+def requires(source: Path, stage: str, name: str) -> Callable[[], str | None]:
     """Return that a file is missing, and the stage that writes it."""
 
     def lacks() -> str | None:

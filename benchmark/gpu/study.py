@@ -13,6 +13,9 @@ STAGES = {
     "solve": "schedules of all methods under all budgets, from the profiles; needs the solvers and no GPU",
     "run": "these schedules, executed: predicted against measured, numbers against a run without a budget",
     "torch": "torch under the same budgets, with and without TF32: as it is, save_on_cpu, checkpoints",
+    "steps": "checks of torch on the GPU; whole training steps of torch, recorded and measured",
+    "plans": "schedules of these steps under shares of eager torch's peak; needs no GPU",
+    "trials": "these schedules, executed beside eager torch; and torch's own means at the same budgets",
     "page": "the tables of all that has been measured, between two marks of a page of the documentation",
 }
 """Work of each stage, in the order in which they build on each other."""
@@ -28,6 +31,15 @@ NETWORKS = (("alexnet", 128), ("vgg16", 128), ("resnet50", 128))
 
 SMOKE_NETWORKS = (("lenet", 8), ("cifar10_quick", 4), ("resnet56:depth=8", 2))
 """Networks of the smoke test, each with its batch."""
+
+STEPS = (("pebbler.benchmark.gpu.torch_models:gpt2", 8), ("pebbler.benchmark.gpu.torch_models:resnet50", 64))
+"""Models of whole training steps, each a function and its batch."""
+
+SHARES = (75, 50)
+"""Budgets of these steps, in percent of the peak of eager torch."""
+
+STEP_METHODS = ("flow", "modnn")
+"""Methods of their schedules: one that needs the solvers, and a rule."""
 
 BUDGETS = ("1.05xMmin", "1.25xMmin", "1.5xMmin", "2xMmin")
 """Budgets of the schedules."""
@@ -56,6 +68,8 @@ class Study:
         Providers whose convolutions are profiled; if empty, the default.
     repeat
         Number of timed executions of each unit.
+    steps, shares
+        Models of training steps with their batches, and their budgets in percent of eager torch's peak.
     """
 
     folder: Path
@@ -67,6 +81,8 @@ class Study:
     device: str = "h200"
     providers: Sequence[str] = ()
     repeat: int = 5
+    steps: Sequence[tuple[str, int]] = STEPS
+    shares: Sequence[int] = SHARES
 
     def path(self, *words: object) -> Path:
         """Return the file of a result: its words, with characters replaced that a file name cannot have."""

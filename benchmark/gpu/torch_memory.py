@@ -35,7 +35,7 @@ def require_gpu() -> None:
     if torch.version.cuda is None:
         raise PebblerError(f"torch {torch.__version__} is built without CUDA; install one that has it")
     if not torch.cuda.is_available():
-        raise PebblerError("torch finds no CUDA device; leave out the stage torch")
+        raise PebblerError("torch finds no CUDA device; leave out the stages that need one")
 
 
 def set_arithmetic(arithmetic: str) -> None:
@@ -100,7 +100,7 @@ def iteration(
         "tf32_products": torch.backends.cuda.matmul.allow_tf32,
         "tf32_convolutions": torch.backends.cudnn.allow_tf32,
         "budget_bytes": budget_bytes,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "device": device,
     }
     if device == "cuda":

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 Made = tuple[nn.Module, Callable[..., Any], tuple[torch.Tensor, ...]]
 """A module, its training step and its inputs."""
@@ -128,6 +129,18 @@ class VisionTransformer(nn.Module):
         return self.head(self.norm(self.blocks(x))[:, 0])
 
 
+class Recomputed(nn.Module):
+    """A block whose feature maps are computed again in the backward pass (Chen et al. 2016)."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the block's output."""
+        return checkpoint(self.block, x, use_reentrant=False)
+
+
 def gpt2(batch: int) -> Made:
     """GPT-2 small with 1024 tokens, without dropout."""
     return language_step(Gpt(50257, 1024, 768, 12, 12), batch, 1024)
@@ -141,6 +154,35 @@ def resnet50(batch: int) -> Made:
 def vit_l(batch: int) -> Made:
     """ViT-L/16 on 224 x 224 pixels."""
     return image_step(VisionTransformer(224, 1024, 24, 16, 1000), batch, 224)
+
+
+def small_gpt(batch: int) -> Made:
+    """Two narrow blocks with dropout between tied weights."""
+    return language_step(Gpt(64, 32, 32, 2, 4, dropout=0.1), batch, 32)
+
+
+def small_half(batch: int) -> Made:
+    """The same, with products in bfloat16."""
+    module, step, inputs = small_gpt(batch)
+
+    def half(given: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(given.device.type, dtype=torch.bfloat16):
+            return step(given, following)
+
+    return module, half, inputs
+
+
+def small_cnn(batch: int) -> Made:
+    """Convolutions with batch norm and ReLU in place."""
+    blocks = (Bottleneck(16, 4, 1) for _ in range(4))
+    layers = (
+        nn.Conv2d(3, 16, 3, padding=1),
+        *blocks,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 10),
+    )
+    return image_step(nn.Sequential(*layers), batch, 32)
 
 
 def language_step(module: nn.Module, batch: int, tokens: int) -> Made:

@@ -18,6 +18,7 @@ from ..errors import FormatError
 from ..figures import Natural, shown
 from ..files import read_document, write_document
 from .torch_step.calls import out_form
+from .torch_step.devices import device_of
 from .torch_step.record import (
     Draw,
     Kind,
@@ -104,6 +105,7 @@ class RecordFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A `StepRecord`."""
 
     format: Literal["pebbler/training-step/1"] = "pebbler/training-step/1"
+    device: str = "cpu"
     environment: dict[str, str | int | bool]
     training: dict[str, bool]
     eager_peak_bytes: Natural
@@ -130,6 +132,7 @@ def write_record(record: StepRecord, path: str | Path) -> str:
         When the place cannot be written, or the record has something that no file can hold.
     """
     document = RecordFile(
+        device=record.device,
         environment=dict(record.environment),
         training=dict(record.training),
         eager_peak_bytes=record.eager_peak_bytes,
@@ -247,6 +250,7 @@ class _Reader:
         self._document = document
         self._storages = document.storages
         self._overloads: dict[str, Any] = {}
+        self._key = ""
 
     def record(self) -> StepRecord:
         """Return the record."""
@@ -256,6 +260,7 @@ class _Reader:
                 f"it was recorded with torch {version}, and this is {torch.__version__}, which may have "
                 "other operators; plan the step anew"
             )
+        self._key = device_of(document.device).key
         at = self._reference
         scalars = self._scalars()
         found = StepRecord(
@@ -280,6 +285,7 @@ class _Reader:
             training=document.training,
             environment=document.environment,
             eager_peak_bytes=document.eager_peak_bytes,
+            device=document.device,
         )
         if unknown := scalars_of(found.operators, found.guards) - {*scalars}:
             raise FormatError(f"scalars: {min(map(str, unknown))} is used and not listed")
@@ -292,7 +298,7 @@ class _Reader:
         if entry.values is not None:
             if len(entry.values) != entry.bytes:
                 raise FormatError(f"storages[{s}]: it has {len(entry.values)} bytes, and says {entry.bytes}")
-            values = torch.empty(entry.bytes, dtype=torch.uint8)
+            values = torch.empty(entry.bytes, dtype=torch.uint8, device="cpu")
             values.numpy()[:] = bytearray(entry.values)
         return StepStorage(entry.name, entry.bytes, entry.role, entry.on_host, values)
 
@@ -303,7 +309,7 @@ class _Reader:
         results = self._read(where, entry.results)
         overload = self._overload(where, entry.overload)
         self._require_touched(where, entry, (args, kwargs, results))
-        out = out_form(overload) if entry.manner == "out" else None
+        out = out_form(overload, self._key) if entry.manner == "out" else None
         if entry.manner == "out" and out is None:
             raise FormatError(f"{where}: torch has no overload of {entry.overload} that writes to 'out'")
         return StepOperator(

@@ -117,7 +117,7 @@ class TorchWorkload(Workload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchStepWorkload(Workload):
-    """One whole training step of a torch model, with clipping and the optimizer, as it runs on the CPU.
+    """One whole training step of a torch model, with clipping and the optimizer, as it runs where it is.
 
     `network` is what the model is called; `graph` is ``executable``; times are measured while the step is
     recorded, or those of a profile.
@@ -125,7 +125,7 @@ class TorchStepWorkload(Workload):
     Attributes
     ----------
     device
-        ``cpu``, or with a profile the device of that.
+        That of the profile, or left out.
     profile
         As `pebbler profile --torch` measures it.
     link
@@ -162,8 +162,8 @@ class TorchStepWorkload(Workload):
             raise PebblerError(f"{self.name}: the optimizer is what make_step returns; leave 'optimizer' out")
         if (self.device != "cpu" and self.profile is None) or self.graph != "executable" or self.cudnn:
             raise PebblerError(
-                f"{self.name}: a training step is recorded on the CPU, with times of its own or a profile's; "
-                "leave device, graph and cudnn out"
+                f"{self.name}: a training step is recorded where its module is, with times of its own or a "
+                "profile's; leave device, graph and cudnn out"
             )
         if self.profile is not None:
             self._require_profile(self.profile)

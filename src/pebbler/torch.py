@@ -155,7 +155,7 @@ class TrainingPlan:
         Parameters
         ----------
         module, optimizer
-            Like those that `make_step` returned, or these.
+            Like those that `make_step` returned, or these. Of a step on a GPU, they may be on the CPU.
 
         Raises
         ------
@@ -306,7 +306,8 @@ def plan(
     ----------
     make_step
         From a batch size to ``(module, step, inputs, optimizer)``: ``step(*inputs)`` is the loss, computed
-        with the module. It runs twice on the CPU; module and optimizer are then as before.
+        with the module. It runs twice where the module is, on the CPU or on a GPU; module and optimizer are
+        then as before.
     batch
         The batch size; or several, such as ``(64, 17)`` where the last batch of an epoch is smaller. The step
         of each is recorded and planned, and one executor takes them all.

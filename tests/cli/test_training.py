@@ -181,7 +181,10 @@ def test_a_profile_serves_instances_comparisons_and_runs(capsys: Output) -> None
     [
         (("profile", "-o", "p.json"), "give NETWORK or --torch, such as pebbler profile lenet"),
         ((*PROFILE, "lenet"), "a profile is made from one thing"),
-        ((*PROFILE, "--backend", "cuda"), "is measured on the CPU; leave --backend and --provider out"),
+        (
+            (*PROFILE, "--backend", "cuda"),
+            "is measured where its module is; leave --backend and --provider out",
+        ),
         ((*PROFILE, "-o", "no/p.json"), "no/p.json cannot be written"),
         (("profile", "--torch", "a_step:make_step", "-o", "p.json"), "give one as --batch N"),
         (("profile", "lenet", "--clip", "1", "-o", "p.json"), "--clip is for a training step of torch"),

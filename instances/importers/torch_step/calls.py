@@ -73,11 +73,12 @@ def _copy_to(source: Any, *_: Any, out: Any, **__: Any) -> Any:
 
 
 @cache
-def out_form(overload: Any) -> OutForm | None:
-    """Return the overload that writes an operator's results, where the CPU has a kernel of its own for it.
+def out_form(overload: Any, key: str) -> OutForm | None:
+    """Return the overload that writes an operator's results, where a device has a kernel of its own for it.
 
-    Many such overloads are generated: they call the operator and copy. Those are not returned, nor those that
-    take other arguments. What only copies, with or without a cast, is a copy to where the result is wanted.
+    The device is that of a key of torch's dispatcher, ``CPU`` or ``CUDA``. Many such overloads are generated:
+    they call the operator and copy. Those are not returned, nor those that take other arguments. What only
+    copies, with or without a cast, is a copy to where the result is wanted.
     """
     if overload in _COPIES:
         return OutForm(_copy_to, ("out",))
@@ -90,6 +91,6 @@ def out_form(overload: Any) -> OutForm | None:
         names = tuple(argument.name for argument in arguments if argument.is_out)
         plain = [(argument.name, str(argument.type)) for argument in arguments if not argument.is_out]
         fits = names and plain == wanted and len(names) == len(overload._schema.returns)
-        if fits and torch._C._dispatch_has_kernel_for_dispatch_key(candidate.name(), "CPU"):
+        if fits and torch._C._dispatch_has_kernel_for_dispatch_key(candidate.name(), key):
             return OutForm(candidate, names)
     return None

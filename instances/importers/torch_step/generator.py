@@ -7,17 +7,19 @@ from typing import Any
 import torch
 
 from ..torch_refusals import StepError
+from .devices import Device
 from .record import Draw
 
 
 class GeneratorStates:
-    """Numbers the states of the CPU's generator: 0 is the first, each draw leads to another.
+    """Numbers the states of a device's generator: 0 is the first, each draw leads to another.
 
     A checkpoint puts an earlier state back before it computes again, so a state may be met more than once.
     """
 
-    def __init__(self) -> None:
-        self._states = [torch.get_rng_state()]
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._states = [device.rng_state()]
 
     @property
     def count(self) -> int:
@@ -42,7 +44,7 @@ class GeneratorStates:
 
     def draw(self, before: Any) -> Draw | None:
         """Return where an operator has drawn from, with the state before it; None where it drew nothing."""
-        after = torch.get_rng_state()
+        after = self._device.rng_state()
         if torch.equal(before, after):
             return None
         begin, end = self.number(before), self._find(after)

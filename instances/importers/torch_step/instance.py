@@ -16,7 +16,8 @@ from ...origin import LayerTasks, Origin
 from ...profile import Profile
 from ...transforms import parse_link
 from ...workload import Side
-from .memory import ALIGNMENT
+from .devices import device_of
+from .memory import ALIGNMENT, aligned
 from .record import StepOperator, StepRecord, StepStorage
 
 Lasting = Literal["resident", "device", "carried"]
@@ -121,6 +122,7 @@ def step_instance(
     number = {d: index for index, d in enumerate(storages)}
     ends = {record.loss.storage} | _untaken_gradients(record, chosen)
     costs = _Costs(link, profile, batch)
+    alignment = device_of(record.device).alignment
 
     def blocks(touched: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(number[d] for d in touched if d in number)
@@ -129,8 +131,8 @@ def step_instance(
         name=name,
         engines=engines,
         budget_bytes=0,
-        resident_bytes=sum(-(-record.storages[d].bytes // ALIGNMENT) * ALIGNMENT for d in resident),
-        alignment_bytes=ALIGNMENT,
+        resident_bytes=sum(aligned(record.storages[d].bytes, alignment) for d in resident),
+        alignment_bytes=alignment,
         blocks=tuple(_block(record.storages[d], costs, lasting, d in ends) for d in storages),
         tasks=tuple(
             Task(
@@ -151,7 +153,7 @@ def step_instance(
             network=network or name,
             batch=batch,
             sub_batch=batch,
-            device="cpu" if profile is None else profile.machine.device,
+            device=record.device if profile is None else profile.machine.device,
             graph="executable",
             cost_model="profile",
             weights_as_blocks=lasting != "resident",
@@ -178,7 +180,10 @@ def require_instance_of(record: StepRecord, instance: Instance) -> None:
     origin = instance.made_from
     lasting: Lasting = "carried" if origin.steady else "device" if origin.weights_as_blocks else "resident"
     recorded = step_instance(record, name=instance.name, link="1GB/s", lasting=lasting).instance
-    if instance.alignment_bytes != ALIGNMENT or instance.resident_bytes < recorded.resident_bytes:
+    if (
+        instance.alignment_bytes != recorded.alignment_bytes
+        or instance.resident_bytes < recorded.resident_bytes
+    ):
         raise PebblerError(f"{instance.name}: alignment or resident bytes are not those of the recorded step")
     for kind, describe in (("task", _tasks), ("tensor", _tensors)):
         found, wanted = describe(instance), describe(recorded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +13,22 @@ ALIGNMENT = 64
 """Bytes; that of torch's own allocator on the CPU. Where data begins changes which bits some kernels give."""
 
 
+@dataclass(slots=True)
+class Allocations:
+    """What torch's allocator gave out while something ran.
+
+    Attributes
+    ----------
+    peak_bytes
+        Most that was in use at once, of what was not there before.
+    kept_bytes
+        What was in use in the end, of what was not there before.
+    """
+
+    peak_bytes: int = 0
+    kept_bytes: int = 0
+
+
 def key_of(tensor: Any) -> int:
     """Return a number that tensors have in common just if they share a storage that is alive."""
     return int(tensor.untyped_storage()._cdata)
@@ -19,12 +36,13 @@ def key_of(tensor: Any) -> int:
 
 def bytes_of(storage: Any) -> Any:
     """Return the bytes of a storage as a tensor in the same memory."""
-    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))
+    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return empty.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
-def fresh(size: int) -> Any:
+def fresh(size: int, device: str = "cpu") -> Any:
     """Return a storage of `size` bytes, each of them 0xFF: NaN in every floating-point type."""
-    return torch.full((size,), 0xFF, dtype=torch.uint8).untyped_storage()
+    return torch.full((size,), 0xFF, dtype=torch.uint8, device=device).untyped_storage()
 
 
 def reference_to(tensor: Any, storage: int) -> Reference:
@@ -37,23 +55,31 @@ def reference_to(tensor: Any, storage: int) -> Reference:
 def tensor_at(reference: Reference, storage: Any, begin: int = 0) -> Any:
     """Return the tensor of a reference, in a storage from byte `begin` on, a multiple of the type's size."""
     offset = begin // reference.dtype.itemsize + reference.offset
-    return torch.empty(0, dtype=reference.dtype).set_(storage, offset, reference.size, reference.stride)
+    empty = torch.empty(0, dtype=reference.dtype, device=storage.device)
+    return empty.set_(storage, offset, reference.size, reference.stride)
 
 
 class Copies:
     """Copies of bytes, in memory that is used again for the next ones, so that none is allocated anew."""
 
     def __init__(self) -> None:
-        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._buffers: dict[Any, Any] = {}
 
     def of(self, data: dict[int, Any]) -> dict[int, Any]:
-        """Return copies of the bytes of several storages, which hold until the next call."""
+        """Return copies of the bytes of several storages, on their devices, until the next call."""
+        copies: dict[int, Any] = {}
+        for device in {one.device for one in data.values()}:
+            here = {key: one for key, one in data.items() if one.device == device}
+            copies |= self._of(device, here)
+        return copies
+
+    def _of(self, device: Any, data: dict[int, Any]) -> dict[int, Any]:
         size = sum(aligned(len(one)) for one in data.values())
-        if size > len(self._buffer):
-            self._buffer = torch.empty(size, dtype=torch.uint8)
+        if device not in self._buffers or size > len(self._buffers[device]):
+            self._buffers[device] = torch.empty(size, dtype=torch.uint8, device=device)
         copies, begin = {}, 0
         for key, one in data.items():
-            copies[key] = self._buffer[begin : begin + len(one)].copy_(one)
+            copies[key] = self._buffers[device][begin : begin + len(one)].copy_(one)
             begin += aligned(len(one))
         return copies
 
@@ -70,6 +96,6 @@ def have_same_bits(left: Any, right: Any) -> bool:
     return are_equal(*flat)
 
 
-def aligned(size: int) -> int:
+def aligned(size: int, alignment: int = ALIGNMENT) -> int:
     """Return the least multiple of the alignment that is no less than `size`."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    return -(-size // alignment) * alignment

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...errors import PebblerError
+from .devices import Device
 from .memory import bytes_of, key_of
 from .record import TensorName
 from .scalars import ScalarInput
@@ -112,7 +113,7 @@ def _create_moments(optimizer: Any, group: dict[str, Any], parameters: list[Any]
     lists = len(signature(optimizer._init_group).parameters) - 1
     kept = [parameter.grad for parameter in parameters]
     for parameter in parameters:
-        parameter.grad = torch.zeros((), dtype=parameter.dtype).expand_as(parameter)
+        parameter.grad = torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand_as(parameter)
     try:
         optimizer._init_group({**group, "params": parameters}, *([] for _ in range(lists)))
     finally:
@@ -143,15 +144,18 @@ def drop_states(module: Any, optimizer: Any, names: tuple[TensorName, ...]) -> N
 
 
 @contextmanager
-def kept_as_they_are(module: Any, optimizer: Any) -> Iterator[None]:
-    """Put tensors, gradients, the optimizer's states and groups and the generator back as they were."""
+def kept_as_they_are(module: Any, optimizer: Any, device: Device) -> Iterator[None]:
+    """Put tensors, gradients, the optimizer's states and groups and the generator back as they were.
+
+    Copies are on the host, whatever the device is.
+    """
     tensors = find_tensors(module, optimizer)
     storages = {key_of(tensor): tensor.untyped_storage() for tensor in tensors.values()}
-    copies = {key: bytes_of(storage).clone() for key, storage in storages.items()}
+    copies = {key: bytes_of(storage).to("cpu", copy=True) for key, storage in storages.items()}
     gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
     groups = [dict(group) for group in optimizer.param_groups] if optimizer is not None else []
     states = {} if optimizer is None else {p: (state, dict(state)) for p, state in optimizer.state.items()}
-    generator = torch.get_rng_state()
+    generator = device.rng_state()
     try:
         yield
     finally:
@@ -167,4 +171,4 @@ def kept_as_they_are(module: Any, optimizer: Any) -> Iterator[None]:
             parameter.grad = gradient
         for number, group in enumerate(groups):
             optimizer.param_groups[number].update(group)
-        torch.set_rng_state(generator)
+        device.set_rng_state(generator)

@@ -79,8 +79,9 @@ class StepStorage:
         What it holds. A gradient is that of a parameter; data and gradients are made and used within the
         step.
     on_host
-        Whether it is the host's by torch's own choice: a number in a state, such as a count of steps.
-        Operators that touch nothing else are of kind ``host``.
+        Whether it is the host's by torch's own choice: a number in a state, such as a count of steps;
+        operators that touch nothing else are of kind ``host``. In a step on a GPU also a single number that
+        an operator of the GPU takes from the host, or leaves there, such as a seed.
     values
         Of a constant, its bytes (a tensor of uint8); else None.
     """
@@ -238,10 +239,13 @@ class StepRecord:
     training
         Whether each part of the module, by name, was in training mode.
     environment
-        What bits depend on beside the record: version of torch, threads, oneDNN.
+        What bits depend on beside the record: version of torch, and the device's settings (`Device`).
     eager_peak_bytes
         Most that was alive at once in torch while the step ran, from the weights to scratch that operators
-        returned; memory within an operator (`scratch_bytes`) is not in it.
+        returned; memory within an operator (`scratch_bytes`) is not in it. On a GPU it is the peak of
+        torch's allocator in a step of eager torch, and that memory is.
+    device
+        Where it was recorded, as torch names it: ``cpu``, ``cuda:0``.
     """
 
     storages: tuple[StepStorage, ...]
@@ -259,6 +263,7 @@ class StepRecord:
     training: Mapping[str, bool]
     environment: Mapping[str, Any]
     eager_peak_bytes: int
+    device: str = "cpu"
 
     @property
     def inputs(self) -> tuple[Reference, ...]:

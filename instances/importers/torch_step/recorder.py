@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from time import perf_counter_ns
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..torch_labels import OUTSIDE, ModuleLabels
 from ..torch_refusals import StepError
-from .allocations import Allocations, allocations
 from .calls import out_form
+from .devices import Device
 from .generator import GeneratorStates
-from .memory import Copies, aligned, are_equal, bytes_of, have_same_bits
+from .memory import Allocations, Copies, aligned, are_equal, bytes_of, have_same_bits
 from .provenance import PythonCalls
 from .record import Draw, Kind, Manner, Phase, Reference, StepOperator, TensorName, leaves_of, mapped
 from .refusals import require_replayable
@@ -40,6 +40,7 @@ _FOREIGN = (
     "it writes into a tensor that is neither the module's nor made by an operator of torch in the step; "
     "make it a buffer, or a clone"
 )
+_ON_HOST = "it computes with single numbers on the host; make them where the module is, by device="
 _NEW_STATE = (
     "the optimizer makes its states in its first step, which is another than those behind it; take one step "
     "before you return the optimizer"
@@ -87,6 +88,8 @@ class Recorder(TorchDispatchMode):
         Whose step it is; the optimizer may be None.
     tensors
         What the step finds, by name.
+    device
+        Where the step computes.
     known
         The operators of the same step, recorded before. Given them, overloads that write where they are told
         are tried, copies are timed, scratch is measured, and what is alive is added up.
@@ -114,12 +117,13 @@ class Recorder(TorchDispatchMode):
         module: Any,
         optimizer: Any,
         tensors: Mapping[TensorName, Any],
+        device: Device,
         known: Sequence[StepOperator] = (),
     ) -> None:
         super().__init__()
         self.operators: list[StepOperator] = []
-        self.storages = Storages(tensors)
-        self.generator = GeneratorStates()
+        self.storages = Storages(tensors, device)
+        self.generator = GeneratorStates(device)
         self.copies_ns: dict[int, int] = {}
         self.guards: dict[Guard, None] = {}
         self.went_back = False
@@ -127,6 +131,7 @@ class Recorder(TorchDispatchMode):
         self.updated = False
         self._module = module
         self._optimizer = optimizer
+        self._device = device
         self._known = known
         self._copies = Copies()
         self._written = set(range(len(self.storages.entries)))
@@ -190,14 +195,12 @@ class Recorder(TorchDispatchMode):
         declared = {self._find(tensor) for tensor in _declared(func, args, kwargs)}
         others = {d: bytes_of(x.untyped_storage()) for d, x in operands.items() if d not in declared}
         before = self._copies.of(others)
-        state = torch.get_rng_state()
+        state = self._device.rng_state()
         trial = None
-        if len(self.operators) < len(self._known) and out_form(func) is not None:
+        if len(self.operators) < len(self._known) and out_form(func, self._device.key) is not None:
             trial = self._try(func, args, kwargs, operands)
-        with allocations() if self._known else nullcontext(Allocations()) as memory:
-            begin = perf_counter_ns()
-            returned = func(*args, **kwargs)
-            call_ns = perf_counter_ns() - begin
+        with self._device.allocations() if self._known else nullcontext(Allocations()) as memory:
+            returned, call_ns = self._device.timed(partial(func, *args, **kwargs))
         made = {self.storages.find(tensor, "data"): tensor for tensor in _tensors(returned)}
         call = _Call(
             overload=func,
@@ -219,20 +222,26 @@ class Recorder(TorchDispatchMode):
         if self._known:
             self.storages.measure()
             if self.operators[-1].manner == "copied":
-                self.copies_ns[len(self.operators) - 1] = _time_of_copies(made, operands)
+                new = [tensor for d, tensor in made.items() if d not in operands]
+                _, copies_ns = self._device.timed(lambda: [tensor.clone() for tensor in new])
+                self.copies_ns[len(self.operators) - 1] = copies_ns
         return returned
 
     def _try(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: dict[int, Any]
     ) -> Trial | None:
         known = self._known[len(self.operators)]
-        return try_out(known, args, kwargs, operands) if known.overload is func else None
+        if known.overload is not func:
+            return None
+        return try_out(known, args, kwargs, operands, self._device)
 
     def _note(self, call: _Call, label: tuple[str, str], phase: Phase) -> None:
         """Add a call to the operators, and name the storages that it is the first to write."""
         kind, rewritten = self._kind(call), {*call.declared, *call.hidden}
         touched = dict.fromkeys((*call.operands, *call.made))
         if kind == "task":
+            if all(self.storages.entries[d].on_host for d in touched):
+                raise StepError(_ON_HOST)
             self._require_written(call.operands.keys() - rewritten)
         writes = [d for d in touched if d in rewritten or d not in call.operands]
         outputs = [d for d in writes if d not in self._written and kind != "allocation"]
@@ -263,7 +272,7 @@ class Recorder(TorchDispatchMode):
                 draw=call.draw,
                 grad_mode=torch.is_grad_enabled(),
                 manner=manner,
-                out=out_form(call.overload) if manner == "out" else None,
+                out=out_form(call.overload, self._device.key) if manner == "out" else None,
                 scratch_bytes=scratch,
                 duration_ns=call.call_ns,
             )
@@ -280,14 +289,16 @@ class Recorder(TorchDispatchMode):
     def _manner(self, call: _Call, kind: Kind) -> tuple[Manner, int]:
         """Return how an operator can write to given memory, and the scratch that it takes on the way."""
         new = [d for d in call.made if d not in call.operands]
+        unit = self._device.alignment
         if kind in ("view", "allocation"):
             return "none", 0
         if not new:
-            return "in place", aligned(call.within_bytes)
-        if call.trial is not None and all(map(have_same_bits, call.trial.written, _tensors(call.returned))):
-            return "out", aligned(call.trial.scratch_bytes)
-        results = sum(aligned(self.storages.entries[d].bytes) for d in new)
-        return "copied", results + aligned(call.within_bytes)
+            return "in place", aligned(call.within_bytes, unit)
+        if call.trial is not None and all(map(_have_same_bits, call.trial.written, _tensors(call.returned))):
+            return "out", aligned(call.trial.scratch_bytes, unit)
+        entries = [self.storages.entries[d] for d in new]
+        results = sum(aligned(entry.bytes, unit) for entry in entries if not entry.on_host)
+        return "copied", results + aligned(call.within_bytes, unit)
 
     def _require_written(self, operands: set[int]) -> None:
         unwritten = [d for d in operands - self._written if self.storages.entries[d].bytes]
@@ -371,13 +382,9 @@ class Recorder(TorchDispatchMode):
         return Traced(value, expression, self.guards)
 
 
-def _time_of_copies(made: dict[int, Any], operands: dict[int, Any]) -> int:
-    """Return the time to copy what an operator has allocated."""
-    begin = perf_counter_ns()
-    for d, tensor in made.items():
-        if d not in operands:
-            tensor.clone()
-    return perf_counter_ns() - begin
+def _have_same_bits(written: Any, returned: Any) -> bool:
+    """Whether what was written is what an operator returned, which may be a number on the host."""
+    return written.device == returned.device and have_same_bits(written, returned)
 
 
 def _tensors(tree: Any) -> list[Any]:

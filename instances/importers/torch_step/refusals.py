@@ -42,8 +42,8 @@ def require_recordable(module: Any, optimizer: Any, inputs: tuple[Any, ...]) -> 
     Raises
     ------
     PebblerError
-        When there are hooks, subclasses of tensors, compiled or distributed modules, tensors elsewhere than
-        on the CPU, or a learning rate that is a tensor.
+        When there are hooks, subclasses of tensors, compiled or distributed modules, or a learning rate that
+        is a tensor.
     """
     for name, part in module.named_modules():
         _require_plain_module(f"module '{name or type(part).__name__}'", part)
@@ -99,8 +99,8 @@ def require_plain_call(function: Any) -> None:
         raise StepError(_VALUE)
 
 
-def require_dense(tensor: Any) -> None:
-    """Refuse a tensor that is no plain piece of memory on the CPU.
+def require_dense(tensor: Any, device: str) -> None:
+    """Refuse a tensor that is no plain piece of memory on a device, or a single number on the host.
 
     Raises
     ------
@@ -112,8 +112,12 @@ def require_dense(tensor: Any) -> None:
             f"it has a tensor of layout {str(tensor.layout).removeprefix('torch.')}; leave gradients and "
             "other tensors dense (sparse=False)"
         )
-    if tensor.device.type != "cpu":
-        raise StepError(f"it has a tensor on {tensor.device}, and a step is recorded on the CPU")
+    is_number = tensor.device.type == "cpu" and tensor.dim() == 0
+    if str(tensor.device) != device and not is_number:
+        raise StepError(
+            f"it has a tensor on {tensor.device}, and the step is recorded on {device}; make it there, by "
+            "device="
+        )
     if tensor.is_conj() or tensor.is_neg():
         raise StepError("it has a tensor that is conjugated lazily; call resolve_conj()")
 
@@ -133,11 +137,6 @@ def _require_plain_module(what: str, part: Any) -> None:
 def _require_plain_tensor(what: str, tensor: Any) -> None:
     if type(tensor) not in _PLAIN:
         raise PebblerError(f"{what} is a {type(tensor).__name__}, a subclass of tensors; use plain ones")
-    if tensor.device.type != "cpu":
-        raise PebblerError(
-            f"{what} is on {tensor.device}, and a step is recorded on the CPU with its values; make_step "
-            "returns everything there"
-        )
     if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
         raise PebblerError(f"{what} has hooks, and a recorded step calls none; remove them")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isnan
 from typing import Any
@@ -11,8 +13,10 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from ...errors import PebblerError
+from ..torch_cuda import count_gpus
 from ..torch_refusals import explained, loss_in, loss_of
-from .memory import key_of
+from .devices import Device, common_device
+from .memory import aligned, key_of
 from .persistent import create_states, find_tensors, grouped_parameters, kept_as_they_are
 from .provenance import fixed_settings, traced_groups
 from .record import Reference, StepOperator, StepRecord, StepStorage, TensorName, scalars_of
@@ -32,12 +36,18 @@ operators known, it tries how they can write where they are told, and measures.
 """
 
 _OTHER = "differs, or is used for one of them only; return one that does not depend on the size"
-_NO_CUDA = "it asks for CUDA, and a step is recorded on the CPU; leave everything there"
-_KNOWN = (
-    ("CUDA", _NO_CUDA),
-    ("NVIDIA", _NO_CUDA),
-    ("backward through the graph a second time", "it runs a second backward pass through one loss"),
+_NO_CUDA = (
+    "it asks for CUDA, and its module is on the CPU; leave everything there, or put all of it on the GPU"
 )
+_TWICE = (("backward through the graph a second time", "it runs a second backward pass through one loss"),)
+_KNOWN = {
+    "CPU": (("CUDA", _NO_CUDA), ("NVIDIA", _NO_CUDA), *_TWICE),
+    "CUDA": (
+        ("out of memory", "the GPU has too little memory for the step of eager torch, which recording takes"),
+        *_TWICE,
+    ),
+}
+"""Parts of torch's messages, and what they mean, by the key of the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,8 @@ class _Run:
     last_draw: int
     copies_ns: dict[int, int]
     peak_bytes: int
+    goes_back: bool
+    updates: bool
 
 
 def record_made(make_step: MakeTrainingStep, batch: int, *, clip: float | None = None) -> StepRecord:
@@ -74,7 +86,7 @@ def record_made(make_step: MakeTrainingStep, batch: int, *, clip: float | None =
     PebblerError
         When `make_step` fails or returns something else, and as in `record_step`.
     """
-    with explained(f"make_step({batch})", _KNOWN):
+    with _explained(f"make_step({batch})", "CUDA" if count_gpus() else "CPU"):
         made = make_step(batch)
     fits = (
         isinstance(made, tuple)
@@ -102,12 +114,13 @@ def record_step(
     *,
     clip: float | None = None,
 ) -> StepRecord:
-    """Run a training step for real, on the CPU, and return what its operators did.
+    """Run a training step for real, where its module is, and return what its operators did.
 
     The step runs twice, with the optimizer's states made before, and with smaller learning rates and other
     numbers the second time. What then differs between the steps follows from numbers that the optimizer has
     when a step begins, or the step is refused. Module, optimizer, gradients and the
-    generator of random numbers are afterwards as they were.
+    generator of random numbers are afterwards as they were. On a GPU, eager torch takes a step between these
+    two, for its peak.
 
     Parameters
     ----------
@@ -129,14 +142,24 @@ def record_step(
     ------
     PebblerError
         When the step fails, when it cannot be recorded (hooks, values that Python asks for, sparse gradients,
-        subclasses of tensors, compiled or distributed modules, loss scaling, tensors elsewhere than on the
-        CPU), or when steps differ in what the optimizer's numbers do not explain.
+        subclasses of tensors, compiled or distributed modules, loss scaling, tensors on several devices), or
+        when steps differ in what the optimizer's numbers do not explain.
     """
     require_recordable(module, optimizer, inputs)
-    with kept_as_they_are(module, optimizer):
+    device = common_device(module, inputs)
+    device.require_ready()
+    with kept_as_they_are(module, optimizer, device):
         created = create_states(module, optimizer)
-        first = _run(module, step, inputs, optimizer, clip, _SCALES[0], [])
-        runs = [first, _run(module, step, inputs, optimizer, clip, _SCALES[1], first.operators)]
+        first = _run(module, step, inputs, optimizer, clip, device, _SCALES[0], [])
+        peak_bytes = device.peak_of(
+            lambda: _run_eagerly(module, step, inputs, optimizer, clip, device, first),
+            sum(
+                aligned(first.storages[s].bytes, device.alignment)
+                for s in {at.storage for name, at in first.tensors.items() if name.role != "input"}
+                if not first.storages[s].on_host
+            ),
+        )
+        runs = [first, _run(module, step, inputs, optimizer, clip, device, _SCALES[1], first.operators)]
         _require_same(*runs)
         settings = fixed_settings(optimizer)
     training = {name: part.training for name, part in module.named_modules()}
@@ -159,8 +182,9 @@ def record_step(
         last_draw=last.last_draw,
         created_states=tuple(name for name in created if name not in unneeded),
         training=training,
-        environment=environment(),
-        eager_peak_bytes=last.peak_bytes,
+        environment=device.environment(),
+        eager_peak_bytes=last.peak_bytes if peak_bytes is None else peak_bytes,
+        device=device.name,
     )
 
 
@@ -202,39 +226,35 @@ def _lasting(record: StepRecord) -> dict[TensorName, tuple[Reference, int, bool]
     }
 
 
-def environment() -> dict[str, Any]:
-    """Return what bits depend on beside a record, as it is now."""
-    return {
-        "torch": str(torch.__version__),
-        "threads": torch.get_num_threads(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "onednn": torch._C._get_mkldnn_enabled(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-    }
-
-
 def _run(
     module: Any,
     step: Callable[..., Any],
     inputs: tuple[Any, ...],
     optimizer: Any,
     clip: float | None,
+    device: Device,
     scale: float,
     known: list[StepOperator],
 ) -> _Run:
     """Run the step once, and note what it does."""
-    given = tuple(tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs)
+    given = _copies_of(inputs)
     for parameter in module.parameters():
         parameter.grad = None
     found = find_tensors(module, optimizer)
     named = {TensorName("input", str(number)): tensor for number, tensor in enumerate(given)}
-    recorder = Recorder(module, optimizer, {**found, **named}, known)
+    recorder = Recorder(module, optimizer, {**found, **named}, device, known)
     with traced_groups(optimizer, recorder.guards, scale), recorder.recording():
-        with explained("the step", _KNOWN):
+        with _explained("the step", device.key):
             result = step(*given)
-        if not recorder.went_back:
+        goes_back, updates = recorder.went_back, recorder.updated
+        if not goes_back:
             loss = loss_of(result, step)
-            with explained("the backward pass", _KNOWN):
+            if str(loss.device) != device.name:
+                raise PebblerError(
+                    f"the step returns its loss on {loss.device}, and its module is on {device.name}; return "
+                    "it there"
+                )
+            with _explained("the backward pass", device.key):
                 loss.backward()
         else:
             loss = loss_in(result)
@@ -244,15 +264,15 @@ def _run(
         if reference is None:
             raise PebblerError("the step runs a backward pass and returns no loss; return the number")
         del result
-        if clip is not None and not recorder.updated:
-            with explained("clipping", _KNOWN):
+        if clip is not None and not updates:
+            with _explained("clipping", device.key):
                 torch.nn.utils.clip_grad_norm_(module.parameters(), clip)
         recorder.storages.name_gradients(module)
-        if optimizer is not None and not recorder.updated:
-            with explained("the optimizer's step", _KNOWN):
+        if optimizer is not None and not updates:
+            with _explained("the optimizer's step", device.key):
                 optimizer.step()
-    with explained("the step", _KNOWN):
-        last_draw = recorder.generator.number(torch.get_rng_state())
+    with _explained("the step", device.key):
+        last_draw = recorder.generator.number(device.rng_state())
     _require_in_place(found, find_tensors(module, optimizer))
     tensors = {name: recorder.storages.reference(tensor) for name, tensor in {**found, **named}.items()}
     for parameter in module.parameters():
@@ -268,7 +288,46 @@ def _run(
         last_draw=last_draw,
         copies_ns=recorder.copies_ns,
         peak_bytes=recorder.storages.peak_bytes,
+        goes_back=goes_back,
+        updates=updates,
     )
+
+
+@contextmanager
+def _explained(what: str, key: str) -> Iterator[None]:
+    """As `explained`; on the CPU, what asks for CUDA fails, where torch would only warn and do without."""
+    with warnings.catch_warnings():
+        if key == "CPU":
+            warnings.filterwarnings("error", ".*CUDA is not available", UserWarning)
+        with explained(what, _KNOWN[key]):
+            yield
+
+
+def _copies_of(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return copies of inputs, with which a step may do what it likes."""
+    return tuple(tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs)
+
+
+def _run_eagerly(
+    module: Any,
+    step: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    optimizer: Any,
+    clip: float | None,
+    device: Device,
+    recorded: _Run,
+) -> None:
+    """Run the step as it was recorded, with nothing beside it."""
+    with _explained("the step", device.key):
+        loss = loss_in(step(*_copies_of(inputs)))
+        if not recorded.goes_back:
+            loss.backward()
+        if clip is not None and not recorded.updates:
+            torch.nn.utils.clip_grad_norm_(module.parameters(), clip)
+        if optimizer is not None and not recorded.updates:
+            optimizer.step()
+    for parameter in module.parameters():
+        parameter.grad = None
 
 
 def _require_in_place(before: dict[TensorName, Any], after: dict[TensorName, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..torch_refusals import StepError
+from .devices import Device
 from .memory import bytes_of, key_of, reference_to
 from .record import Reference, Role, StepStorage, TensorName
 from .refusals import require_dense
@@ -21,6 +22,8 @@ class Storages:
     ----------
     tensors
         What the step finds, by name; their storages come first.
+    device
+        Where the step computes.
 
     Attributes
     ----------
@@ -34,7 +37,8 @@ class Storages:
         Most that was alive whenever `measure` was called.
     """
 
-    def __init__(self, tensors: Mapping[TensorName, Any]) -> None:
+    def __init__(self, tensors: Mapping[TensorName, Any], device: Device) -> None:
+        self._device = device.name
         self.entries: list[StepStorage] = []
         self.owners: dict[int, str] = {}
         self.gradients: dict[str, Reference] = {}
@@ -53,9 +57,10 @@ class Storages:
         Raises
         ------
         StepError
-            When the tensor is not dense or not on the CPU, or its storage has changed its size.
+            When the tensor is not dense or on another device, or its storage has changed its size. A single
+            number may be on the host.
         """
-        require_dense(tensor)
+        require_dense(tensor, self._device)
         key, storage = key_of(tensor), tensor.untyped_storage()
         if key not in self._numbers:
             d = self._numbers[key] = len(self.entries)
@@ -63,8 +68,9 @@ class Storages:
             self._weak.append(StorageWeakRef(storage))
             self._alive[d] = self._weak[-1]
             self._alive_bytes += storage.nbytes()
-            values = bytes_of(storage).clone() if role == "constant" else None
-            self.entries.append(StepStorage(f"{role} {d}", storage.nbytes(), role, values=values))
+            values = bytes_of(storage).to("cpu", copy=True) if role == "constant" else None
+            on_host = str(tensor.device) != self._device
+            self.entries.append(StepStorage(f"{role} {d}", storage.nbytes(), role, on_host, values))
         d = self._numbers[key]
         if storage.nbytes() != self.entries[d].bytes:
             raise StepError("it changes the size of a tensor's memory; make a new tensor")
@@ -94,9 +100,9 @@ class Storages:
         return None if d is None else self._counts.get(d)
 
     def are_on_host(self, numbers: set[int]) -> bool:
-        """Whether all these storages are numbers on the host, or constants as small."""
+        """Whether all these storages are numbers of a state on the host, or constants as small."""
         entries = [self.entries[d] for d in numbers]
-        return any(entry.on_host for entry in entries) and all(
+        return any(entry.on_host and entry.role == "state" for entry in entries) and all(
             entry.on_host or (entry.role == "constant" and entry.bytes <= 8) for entry in entries
         )
 
@@ -116,7 +122,7 @@ class Storages:
         d = self.find(tensor, name.role)
         if known:
             return
-        on_host = name.role == "state" and tensor.dim() == 0
+        on_host = name.role == "state" and tensor.dim() == 0 and tensor.device.type == "cpu"
         self.entries[d] = replace(self.entries[d], name=str(name), on_host=on_host)
         if on_host:
             self._counts[d] = name, float(tensor)

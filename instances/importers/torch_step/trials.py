@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from .allocations import allocations
 from .calls import new_results, out_form
+from .devices import Device
 from .memory import bytes_of, fresh, key_of, reference_to, tensor_at
 from .record import Reference, StepOperator, mapped
 
@@ -30,7 +30,11 @@ class Trial:
 
 
 def try_out(
-    known: StepOperator, args: tuple[Any, ...], kwargs: dict[str, Any], operands: dict[int, Any]
+    known: StepOperator,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    operands: dict[int, Any],
+    device: Device,
 ) -> Trial | None:
     """Run the overload of an operator into memory filled with NaN, and return what it did.
 
@@ -45,6 +49,8 @@ def try_out(
         What it is about to be called with.
     operands
         The tensors among them by storage.
+    device
+        Where they are.
 
     Returns
     -------
@@ -52,7 +58,7 @@ def try_out(
         None where it has no such overload, or one that refuses the operator's own results, writes elsewhere
         or gives them another size on the way, as those of losses do that are reduced.
     """
-    form, targets = out_form(known.overload), new_results(known)
+    form, targets = out_form(known.overload, device.key), new_results(known)
     if form is None or known.kind != "task" or {target.storage for target in targets} & operands.keys():
         return None
     if _reduces(known):
@@ -64,17 +70,17 @@ def try_out(
             return tensor_at(reference_to(leaf, 0), spare[key_of(leaf)].untyped_storage())
         return leaf
 
-    written = [tensor_at(target, fresh(_end_of(target))) for target in targets]
+    written = [tensor_at(target, fresh(_end_of(target), device.name)) for target in targets]
     places = list(map(_place_of, written))
-    generator = torch.get_rng_state()
+    generator = device.rng_state()
     try:
         given, named = mapped(spared, args), mapped(spared, kwargs)
-        with allocations() as scratch:
+        with device.allocations() as scratch:
             form.overload(*given, **named, **dict(zip(form.names, written, strict=True)))
     except RuntimeError:
         return None
     finally:
-        torch.set_rng_state(generator)
+        device.set_rng_state(generator)
     unmoved = list(map(_place_of, written)) == places
     return Trial(written, scratch.peak_bytes) if unmoved else None
 

@@ -147,7 +147,7 @@ def _step(arguments: argparse.Namespace, keep: Callable[[Profile], None]) -> Pro
         raise PebblerError(f"{arguments.torch} has no batch size of its own; give one as --batch N")
     if arguments.backend not in ("cpu", "torch") or arguments.provider:
         raise PebblerError(
-            "a training step of torch is measured on the CPU; leave --backend and --provider out"
+            "a training step of torch is measured where its module is; leave --backend and --provider out"
         )
     make_step = find_step(arguments.torch)
 

@@ -19,7 +19,7 @@ from pebbler.benchmark.gpu.stages import ARITHMETICS, WAYS, require_torch, train
 from pebbler.benchmark.gpu.study import Study
 from pebbler.cli.main import main
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.files import write_instance
+from pebbler.instances.files import encode, write_instance
 from pebbler.instances.networks.zoo import find_network
 from pebbler.instances.profile import read_profile, write_profile
 from pebbler.validate.execution.cuda import backend as cuda
@@ -286,6 +286,7 @@ def test_torch_trains_a_chain_of_the_zoo_in_every_way(way: str) -> None:
 
     found = iteration("lenet", 4, 2**30, way, repeat=2, device="cpu")
     assert (found["status"], found["way"], len(found["times_ns"])) == ("done", way, 2)
+    assert encode(found)
 
 
 @pytest.mark.usefixtures("torch_as_before")

@@ -7,7 +7,6 @@ shapes, strides and types of the record, for other strides give other bits. The 
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,8 @@ import torch
 from ....instances.errors import PebblerError
 from ....instances.figures import text_of
 from ....instances.importers.torch_step.calls import filled, new_results
-from ....instances.importers.torch_step.memory import ALIGNMENT, tensor_at
+from ....instances.importers.torch_step.devices import Device, device_of
+from ....instances.importers.torch_step.memory import tensor_at
 from ....instances.importers.torch_step.record import Reference, StepOperator, StepRecord, leaves_of
 from ....instances.importers.torch_step.scalars import Formula, ScalarInput, evaluate
 from ....instances.instance import Instance
@@ -33,6 +33,8 @@ class Moment:
 
     Attributes
     ----------
+    device
+        Where they run.
     on_host
         Storages that are the host's, by index; the same in every step.
     values
@@ -43,6 +45,7 @@ class Moment:
         Threads of each operator: as many as eager torch has.
     """
 
+    device: Device
     on_host: Mapping[int, Any] = field(default_factory=dict)
     values: Mapping[ScalarInput, float] = field(default_factory=dict)
     generator: dict[int, Any] = field(default_factory=dict)
@@ -51,7 +54,7 @@ class Moment:
     def begin(self, values: Mapping[ScalarInput, float]) -> None:
         """Begin a step."""
         self.values, self.threads = values, torch.get_num_threads()
-        self.generator = {0: torch.get_rng_state()}
+        self.generator = {0: self.device.rng_state()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +105,8 @@ class RecordedStep:
 
     Attributes
     ----------
+    unit
+        Bytes that storages are aligned to.
     moment
         What the operators of the running step have in common.
     host
@@ -114,11 +119,12 @@ class RecordedStep:
     """
 
     images = batch = 1
-    unit = ALIGNMENT
 
     def __init__(self, record: StepRecord, instance: Instance, on_host: Mapping[int, Any]) -> None:
         self.record = record
-        self.moment = Moment(on_host)
+        device = device_of(record.device)
+        self.unit = device.alignment
+        self.moment = Moment(device, on_host)
         self.parts = tuple((block.tensor or block.name, block.begin or 0) for block in instance.blocks)
         self._names = tuple(text_of(storage.name) for storage in record.storages)
         self._sizes = tuple(storage.bytes for storage in record.storages)
@@ -201,10 +207,10 @@ class OperatorLaunch:
             torch.set_num_threads(moment.threads)
         draw = operator.draw
         if draw is not None:
-            torch.set_rng_state(moment.generator[draw.before])
+            moment.device.set_rng_state(moment.generator[draw.before])
         self.compute(addresses)
         if draw is not None:
-            moment.generator[draw.after] = torch.get_rng_state()
+            moment.generator[draw.after] = moment.device.rng_state()
 
     def compute(self, addresses: Mapping[str, int]) -> None:
         """Run the operator, whatever settings and random numbers there are."""
@@ -248,6 +254,32 @@ class OperatorLaunch:
                 self._kwargs[key] = made
 
 
+class OperatorKernels:
+    """What backends for operators of a recorded step have in common: their kernels."""
+
+    @property
+    def name(self) -> str:
+        """See `Backend`."""
+        return "torch"
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """See `Backend`."""
+        return frozenset((KIND,))
+
+    def algorithms(self, kernel: OperatorKernel) -> list[tuple[str, int]]:
+        """See `Backend`."""
+        return [("operator", kernel.operator.scratch_bytes)]
+
+    def prepare(self, kernel: OperatorKernel) -> OperatorLaunch:
+        """See `Backend`."""
+        return OperatorLaunch(kernel)
+
+    def is_deterministic(self, kernel: OperatorKernel) -> bool:
+        """Return whether torch has the same bits each time on the kernel's device, as it is set."""
+        return kernel.moment.device.deterministic
+
+
 class _Memory:
     """Tensors at the addresses of a launch; those that share a storage in the record share one."""
 
@@ -260,16 +292,10 @@ class _Memory:
         """Return the tensor of a reference."""
         s = reference.storage
         if s not in self._storages:
-            size = self._kernel.sizes[s]
-            self._storages[s] = storage_at(self._addresses[self._kernel.names[s]] if size else 0, size)
+            size, device = self._kernel.sizes[s], self._kernel.moment.device
+            address = self._addresses[self._kernel.names[s]] if size else 0
+            self._storages[s] = device.storage_at(address, size)
         return tensor_at(reference, self._storages[s])
-
-
-def storage_at(address: int, size: int) -> Any:
-    """Return the storage of torch that is the memory at an address; it does not keep that memory alive."""
-    if not size:
-        return torch.empty(0, dtype=torch.uint8).untyped_storage()
-    return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8).untyped_storage()
 
 
 def _pairs(operator: StepOperator, returned: Any) -> Iterator[tuple[Any, Reference]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from ....instances.errors import PebblerError
+from ....instances.importers.torch_step.devices import Device, Processor, device_of
 from ....instances.importers.torch_step.memory import aligned
 from ....instances.importers.torch_step.record import StepRecord
 from ....instances.instance import Instance
@@ -30,13 +30,15 @@ class PlannedStep:
     schedule: Schedule
 
 
-def host_memory(sizes: Mapping[int, int]) -> dict[int, Any]:
-    """Return tensors of bytes in memory of the host: in one shared mapping, as the host's copies of blocks.
+def host_memory(sizes: Mapping[int, int], device: Device) -> dict[int, Any]:
+    """Return tensors of bytes in memory of the host: in one piece, as the host's copies of blocks.
 
     Parameters
     ----------
     sizes
         Bytes of each, by a key.
+    device
+        That copies to and from there.
 
     Raises
     ------
@@ -45,13 +47,13 @@ def host_memory(sizes: Mapping[int, int]) -> dict[int, Any]:
     """
     begins, total = accumulate(map(aligned, sizes.values()), initial=0), sum(map(aligned, sizes.values()))
     try:
-        arena = mmap.mmap(-1, max(total, 1))
-    except (OSError, OverflowError):
+        arena = device.host_buffer(max(total, 1))
+    except (OSError, OverflowError, RuntimeError):
         raise _too_much(total) from None
     return {
         key: torch.frombuffer(arena, dtype=torch.uint8, count=size, offset=begin)
         if size
-        else torch.empty(0, dtype=torch.uint8)
+        else Processor().empty(0)
         for (key, size), begin in zip(sizes.items(), begins, strict=False)
     }
 
@@ -89,7 +91,14 @@ class SettledStep:
 
     def __init__(self, planned: PlannedStep, lasting: Mapping[int, Any], on_host: Mapping[int, Any]) -> None:
         self.record = planned.record
-        self.recorded = RecordedStep(planned.record, planned.instance, on_host)
+        device = device_of(planned.record.device)
+        numbers = {
+            s: Processor().empty(storage.bytes) if storage.values is None else storage.values
+            for s, storage in enumerate(planned.record.storages)
+            if storage.on_host and s not in on_host
+        }
+        there = {s: tensor.untyped_storage() for s, tensor in numbers.items()}
+        self.recorded = RecordedStep(planned.record, planned.instance, {**there, **on_host})
         self.plan = plan(planned.instance, planned.schedule, self.recorded)
         of = self.recorded.storage
         lasts = {at.storage for at in planned.record.lasting.values()}
@@ -113,7 +122,7 @@ class SettledStep:
             s: storage.values for s, storage in enumerate(self.record.storages) if storage.values is not None
         }
         inputs = {at.storage: self.record.storages[at.storage].bytes for at in self.record.inputs}
-        self.values |= host_memory(inputs)
+        self.values |= host_memory(inputs, device)
         self.values |= lasting
         self.host = [
             (OperatorLaunch(kernel), {name: self.values[of(name)].data_ptr() for name in kernel.operands})
@@ -121,8 +130,8 @@ class SettledStep:
         ]
 
 
-def own_memory(size: int) -> Any:
-    """Return that many bytes on the host, for a tensor that outlives the step.
+def own_memory(size: int, device: Device) -> Any:
+    """Return that many bytes of a device, for a tensor that outlives the step.
 
     Raises
     ------
@@ -130,10 +139,10 @@ def own_memory(size: int) -> Any:
         When there is too little memory.
     """
     try:
-        return torch.empty(size, dtype=torch.uint8)
+        return device.empty(size)
     except RuntimeError:
-        raise _too_much(size) from None
+        raise _too_much(size, "the host" if device.name == "cpu" else device.name) from None
 
 
-def _too_much(size: int) -> DeviceError:
-    return DeviceError(f"{size} bytes of memory on the host cannot be had; free some, and bind again")
+def _too_much(size: int, where: str = "the host") -> DeviceError:
+    return DeviceError(f"{size} bytes of memory on {where} cannot be had; free some, and bind again")

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 from ....instances.errors import PebblerError
 from ....instances.figures import text_of
 from ....instances.importers.torch_step.calls import filled
+from ....instances.importers.torch_step.devices import Device, device_of
 from ....instances.importers.torch_step.memory import bytes_of, key_of, reference_to, tensor_at
 from ....instances.importers.torch_step.record import Reference, StepOperator, StepRecord, leaves_of
 from ....instances.instance import Instance
@@ -267,10 +268,11 @@ class _Offloaded:
 class _Again:
     """An operator that runs again when what it makes is asked for first."""
 
-    def __init__(self, operator: StepOperator, inputs: Mapping[int, _Source]) -> None:
+    def __init__(self, operator: StepOperator, inputs: Mapping[int, _Source], device: Device) -> None:
+        self._device = device
         self._operator = operator
         self._inputs = inputs
-        self._generator = None if operator.draw is None else torch.get_rng_state()
+        self._generator = None if operator.draw is None else device.rng_state()
         self._made: dict[int, Any] = {}
 
     def storage(self, s: int) -> Any:
@@ -286,14 +288,14 @@ class _Again:
             return tensor_at(reference, self._inputs[s].storage(s))
 
         args, kwargs = filled(operator.args, tensor_of, {}), filled(operator.kwargs, tensor_of, {})
-        now = torch.get_rng_state()
+        now, kind = self._device.rng_state(), self._device.name.partition(":")[0]
         try:
             if self._generator is not None:
-                torch.set_rng_state(self._generator)
-            with torch.set_grad_enabled(operator.grad_mode), torch.autocast("cpu", enabled=False):
+                self._device.set_rng_state(self._generator)
+            with torch.set_grad_enabled(operator.grad_mode), torch.autocast(kind, enabled=False):
                 returned = operator.overload(*args, **kwargs)
         finally:
-            torch.set_rng_state(now)
+            self._device.set_rng_state(now)
         for given, result in zip(leaves_of(returned), leaves_of(operator.results), strict=True):
             if isinstance(result, Reference):
                 self._made[result.storage] = given.untyped_storage()
@@ -312,6 +314,7 @@ class _Forward(TorchDispatchMode):
 
     def __init__(self, record: StepRecord, chosen: Mapping[int, Choice]) -> None:
         super().__init__()
+        self._device = device_of(record.device)
         self._chosen = chosen
         self._rest = iter(_forward(record))
         self._numbers: dict[int, int] = {}
@@ -370,6 +373,7 @@ class _Forward(TorchDispatchMode):
                 for at, tensor in zip(recorded, given, strict=True)
                 if isinstance(at, Reference)
             },
+            self._device,
         )
 
     def _source(self, s: int, tensor: Any) -> _Source:

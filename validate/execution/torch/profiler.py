@@ -18,6 +18,7 @@ import msgspec
 import torch
 
 from ....instances.errors import PebblerError
+from ....instances.importers.torch_step.devices import device_of
 from ....instances.importers.torch_step.instance import step_instance
 from ....instances.importers.torch_step.steps import MakeTrainingStep, record_made
 from ....instances.profile import Profile, TaskTimes, TrainingStep
@@ -25,7 +26,7 @@ from ..profiling.copies import Copies
 from ..profiling.host_costs import launch_times, mapping_times
 from ..profiling.profiler import MOST_COPIES, machine_of, middle_half
 from ..unlimited import in_order, unlimited
-from .backend import TorchBackend
+from .backend import open_backend
 from .planned import PlannedStep
 from .step import StepExecutor
 
@@ -42,7 +43,7 @@ def profile_step(
     seed: int = 0,
     keep: Callable[[Profile], None] | None = None,
 ) -> Profile:
-    """Measure the training step that a function makes, on the CPU.
+    """Measure the training step that a function makes, where its module is.
 
     Every tensor of the step has a place of its own, so that this takes more memory than eager torch does.
 
@@ -71,7 +72,8 @@ def profile_step(
     if repeat < 1 or not batches:
         raise PebblerError("there is nothing to measure; give a batch size, and 1 step or more")
     measured = [_Size(name, make_step, batch, clip, seed) for batch in sorted(set(batches))]
-    whole = _machine(name, clip, max(size.largest for size in measured), min(repeat, MOST_COPIES))
+    largest = max(size.largest for size in measured)
+    whole = _machine(name, clip, measured[0].record.device, largest, min(repeat, MOST_COPIES))
 
     def so_far(*, complete: bool) -> Profile:
         found = _with_tasks(whole, measured, complete=complete)
@@ -103,10 +105,12 @@ class _Size:
             return self._made[-1]
 
         _log.info("%s: recording a step with batch %d", name, batch)
-        record = record_made(kept, batch, clip=clip)
-        instance = step_instance(record, name=name, link="1GB/s", lasting="resident", batch=batch).instance
+        self.record = record_made(kept, batch, clip=clip)
+        instance = step_instance(
+            self.record, name=name, link="1GB/s", lasting="resident", batch=batch
+        ).instance
         self.largest = max(block.bytes for block in instance.blocks)
-        self._planned = PlannedStep(record, *unlimited(instance, in_order(instance)))
+        self._planned = PlannedStep(self.record, *unlimited(instance, in_order(instance)))
 
     def measure(self, repeat: int) -> Iterator[int]:
         """Take steps, and yield how often each operator has been measured."""
@@ -132,9 +136,9 @@ class _Size:
         yield from map(middle_half, zip(*self.times, strict=True))
 
 
-def _machine(name: str, clip: float | None, largest: int, repeat: int) -> Profile:
+def _machine(name: str, clip: float | None, place: str, largest: int, repeat: int) -> Profile:
     """Return a profile without tasks, with the measurements of the machine."""
-    device = TorchBackend()
+    device = open_backend(device_of(place))
     try:
         _log.info("%s: copies of up to %d bytes", name, largest)
         return Profile(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Self
@@ -11,6 +12,8 @@ from weakref import finalize
 import torch
 
 from ....instances.errors import PebblerError
+from ....instances.importers.torch_cuda import Gpu
+from ....instances.importers.torch_step.devices import Processor, device_of
 from ....instances.importers.torch_step.memory import bytes_of, tensor_at
 from ....instances.importers.torch_step.persistent import (
     create_states,
@@ -23,13 +26,14 @@ from ....instances.importers.torch_step.provenance import fixed_settings
 from ....instances.importers.torch_step.record import Reference, TensorName
 from ....instances.importers.torch_step.refusals import require_recordable
 from ....instances.importers.torch_step.scalars import inputs_of
-from ....instances.importers.torch_step.steps import environment, require_alike
+from ....instances.importers.torch_step.steps import require_alike
 from ....instances.processes.signals import held
 from ..cpu.threads import KeptWork
 from ..device import DeviceError, Event
 from ..executor import Issuer, Program, Timed
 from ..streams import hold
-from .backend import TorchBackend
+from .backend import TorchBackend, open_backend
+from .gpu import TorchGpuBackend
 from .planned import PlannedStep, SettledStep, host_memory, own_memory
 
 
@@ -107,6 +111,7 @@ class StepExecutor(Issuer):
         require_alike([planned.record for planned in sizes])
         _require_one_memory(sizes)
         self.record = sizes[0].record
+        self._device = device_of(self.record.device)
         self._timed: tuple[Timed, ...] | _Issued = ()
         self._issued: dict[tuple[Program, bool], _Issued] = {}
         self._homes: dict[SettledStep, dict[int, _Home]] = {}
@@ -116,7 +121,7 @@ class StepExecutor(Issuer):
         self._closed = False
         self._here: dict[TensorName, Any] = {}
         self._require_same_module()
-        backend = TorchBackend(delays)
+        backend = open_backend(self._device, delays)
         self._stop = finalize(self, backend.close)
         created: tuple[TensorName, ...] = ()
         try:
@@ -126,7 +131,8 @@ class StepExecutor(Issuer):
                 created = tuple(name for name in created if name in self._kept)
                 self._require_own(find_tensors(module, optimizer))
                 self._values = host_memory(
-                    {at.storage: self.record.storages[at.storage].bytes for at in self._kept.values()}
+                    {at.storage: self.record.storages[at.storage].bytes for at in self._kept.values()},
+                    self._device,
                 )
                 numbers = {
                     at.storage: self.record.storages[at.storage].bytes
@@ -135,7 +141,7 @@ class StepExecutor(Issuer):
                 }
                 self._numbers = {
                     s: _Home(tensor.untyped_storage(), tensor, tensor.data_ptr())
-                    for s, tensor in host_memory(numbers).items()
+                    for s, tensor in host_memory(numbers, self._device).items()
                 }
                 on_host = {s: home.storage for s, home in self._numbers.items()}
                 settled = [SettledStep(planned, self._values, on_host) for planned in sizes]
@@ -168,7 +174,8 @@ class StepExecutor(Issuer):
         DeviceError
             When an operation fails. Module and optimizer are then as before the step, in memory of their own.
         """
-        with held(), torch.no_grad():
+        kind = self._device.name.partition(":")[0]
+        with held(), torch.no_grad(), torch.autocast(kind, enabled=False):
             return self._step(inputs)
 
     def close(self) -> None:
@@ -185,7 +192,7 @@ class StepExecutor(Issuer):
             own = {}
             for name, tensor in self._here.items():
                 values = bytes_of(tensor.untyped_storage())
-                own[self._kept[name].storage] = own_memory(len(values)).copy_(values).untyped_storage()
+                own[self._kept[name].storage] = self._own(self._kept[name].storage, values)
             self._point(self._here, own)
             self._let_go()
             self._stop()
@@ -201,6 +208,7 @@ class StepExecutor(Issuer):
     def _step(self, inputs: tuple[Any, ...]) -> Any:
         if self._closed:
             raise PebblerError("the step is closed; bind the plan again")
+        self._device.synchronize()  # with whatever the user has done to tensors
         self._require_same_module()
         tensors = find_tensors(self._module, self._optimizer)
         self._require_own(tensors)
@@ -215,12 +223,12 @@ class StepExecutor(Issuer):
             self._load(size, found)
             for launch, addresses in size.host:
                 launch(addresses, 0)
-            if program.plan.pages:  # which are mapped meanwhile
-                self._timed = self.issue(program, 0, ahead=False)
-            else:
-                self._timed = self._issued_once(program)
+            if isinstance(self.backend, TorchBackend) and not program.plan.pages:
+                self._timed = self._issued_once(program, self.backend)
                 self._timed.work.start()
                 self._finish(program.plan, self._timed.events)
+            else:  # the host maps pages meanwhile, or launches operators itself
+                self._timed = self.issue(program, 0, ahead=False)
             for mapped in program.plan.last_maps:
                 self.backend.map(self.address(mapped.place), mapped.pages)
             loss = tensor_at(record.loss, self._storage(size, record.loss.storage)).clone()
@@ -229,7 +237,7 @@ class StepExecutor(Issuer):
             if isinstance(error, DeviceError):
                 raise DeviceError(f"{error}; module and optimizer are as before the step") from None
             raise
-        torch.set_rng_state(moment.generator[record.last_draw])
+        self._device.set_rng_state(moment.generator[record.last_draw])
         self._here = tensors
         if self._optimizer is not None:
             self._optimizer._opt_called = True  # else a scheduler warns that there was no step before its own
@@ -241,13 +249,12 @@ class StepExecutor(Issuer):
         """Times of each operation of the schedule in the step before."""
         return self._timed.timed if isinstance(self._timed, _Issued) else self._timed
 
-    def _issued_once(self, program: Program) -> _Issued:
+    def _issued_once(self, program: Program, backend: TorchBackend) -> _Issued:
         """Return the work of a program's operations, which is issued when it is asked for first."""
         key = program, self.poison
         if key not in self._issued:
-            assert isinstance(self.backend, TorchBackend)
             events: list[tuple[Event, Event]] = []
-            with self.backend.keeping() as work:
+            with backend.keeping() as work:
                 origin = hold(list(self._streams.values()), 0)
                 for i in range(len(program.plan.steps)):
                     events.append(self._issue(program, i, events, 0))
@@ -261,7 +268,7 @@ class StepExecutor(Issuer):
             s: homes[s].bytes if s in homes and homes[s].address == storage.data_ptr() else bytes_of(storage)
             for s, storage in found.items()
         }
-        torch._foreach_copy_([self._values[s] for s in there], list(there.values()))
+        self._device.copy_all([self._values[s] for s in there], list(there.values()))
         away = [s for s, home in self._numbers.items() if there[s] is not home.bytes]
         if away:
             torch._foreach_copy_([self._numbers[s].bytes for s in away], [self._values[s] for s in away])
@@ -282,11 +289,19 @@ class StepExecutor(Issuer):
     def _set_back(self, size: SettledStep, tensors: Mapping[TensorName, Any]) -> None:
         """Give every tensor memory of its own with the values from before the step, and close."""
         self._stop()  # nothing draws random numbers any more
-        torch.set_rng_state(size.recorded.moment.generator[0])
-        self._point(
-            tensors, {at.storage: self._values[at.storage].untyped_storage() for at in self._kept.values()}
-        )
+        self._device.set_rng_state(size.recorded.moment.generator[0])
+        values = {at.storage: self._values[at.storage] for at in self._kept.values()}
+        kept = {s: tensor.untyped_storage() for s, tensor in values.items()}
+        if isinstance(self._device, Gpu):
+            with suppress(RuntimeError, DeviceError):  # else they stay on the host
+                kept = {s: self._own(s, tensor) for s, tensor in values.items()}
+        self._point(tensors, kept)
         self._let_go()
+
+    def _own(self, s: int, values: Any) -> Any:
+        """Return memory of its own with these bytes, for a storage that outlives the step."""
+        device = Processor() if self.record.storages[s].on_host else self._device
+        return own_memory(len(values), device).copy_(values).untyped_storage()
 
     def _let_go(self) -> None:
         """Keep no memory any more, but that in which tensors of the user's still lie."""
@@ -313,21 +328,20 @@ class StepExecutor(Issuer):
 
     def _storage(self, size: SettledStep, s: int) -> Any:
         """Return what lies where a step leaves a storage of the record; it keeps that memory alive."""
-        assert isinstance(self.backend, TorchBackend)
-        buffer = self.backend.buffer(self.address(size.homes[s]), size.record.storages[s].bytes)
-        return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+        assert isinstance(self.backend, TorchBackend | TorchGpuBackend)
+        return self.backend.storage(self.address(size.homes[s]), size.record.storages[s].bytes)
 
     # --- refusals ---------------------------------------------------------------------------------
 
     def _require_same_module(self) -> None:
         """Refuse a module that cannot be recorded any more, or with parts in another mode, and other bits."""
         require_recordable(self._module, self._optimizer, ())
-        now = environment()
+        now = self._device.environment()
         for key, value in self.record.environment.items():
-            if now[key] != value:
+            if now.get(key) != value:
                 raise PebblerError(
-                    f"torch has '{key}' {now[key]}, and had {value} when planned, which gives other bits; "
-                    "set it back, or plan the step anew"
+                    f"torch has '{key}' {now.get(key)}, and had {value} when planned, which gives other "
+                    "bits; set it back, or plan the step anew"
                 )
         for name, part in self._module.named_modules():
             if part.training is not self.record.training.get(name, part.training):
@@ -350,6 +364,11 @@ class StepExecutor(Issuer):
         for name, at in self._kept.items():
             tensor = tensors[name]
             _require_like(name, at, tensor)
+            if not self._takes(tensor):
+                raise PebblerError(
+                    f"{_named(name)} is on {tensor.device}, and the step was planned on {self._device.name}; "
+                    "move it there, or to the CPU"
+                )
             storage = tensor.untyped_storage()
             begin = storage.data_ptr()
             if (
@@ -377,6 +396,10 @@ class StepExecutor(Issuer):
             if name.name in self.record.gradients and not tensor.requires_grad:
                 raise PebblerError(f"{_named(name)} is not trained, and was when planned; plan the step anew")
 
+    def _takes(self, tensor: Any) -> bool:
+        """Whether the step reads a tensor where it is."""
+        return str(tensor.device) in ("cpu", self._device.name)
+
     def _of_size(self, inputs: tuple[Any, ...]) -> SettledStep:
         """Return the planned step that takes inputs of these shapes, or refuse them."""
         sizes = [size for size in self._programs if len(size.record.inputs) == len(inputs)]
@@ -384,8 +407,9 @@ class StepExecutor(Issuer):
             counts = dict.fromkeys(str(len(size.record.inputs)) for size in self._programs)
             raise PebblerError(f"the step takes {' or '.join(counts)} inputs, and got {len(inputs)}")
         for number, tensor in enumerate(inputs):
-            if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu":
-                raise PebblerError(f"input {number} is no tensor on the CPU; give one")
+            if not isinstance(tensor, torch.Tensor) or not self._takes(tensor):
+                where = "" if self._device.name == "cpu" else f" or on {self._device.name}"
+                raise PebblerError(f"input {number} is no tensor on the CPU{where}; give one")
             planned = {size: _kind(size.record.inputs[number]) for size in sizes}
             found = tensor.dtype, tuple(tensor.size())
             sizes = [size for size in sizes if planned[size] == found]

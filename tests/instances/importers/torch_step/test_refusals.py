@@ -109,6 +109,14 @@ def scaled() -> Any:
     return module, step, inputs, optimizer
 
 
+def autocast_on_cuda() -> Any:
+    def loss(module: Any, x: Any) -> Any:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return module(x).sum()
+
+    return linear(loss)
+
+
 def seeding() -> Any:
     def loss(module: Any, x: Any) -> Any:
         torch.manual_seed(1)
@@ -288,6 +296,11 @@ def unwritten() -> Any:
         (compiled, "is compiled"),
         (parallel, "is distributed (DataParallel)"),
         (scaled, "GradScaler"),
+        pytest.param(
+            autocast_on_cuda,
+            "it asks for CUDA, and its module is on the CPU",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there"),
+        ),
         (seeding, "gives the generator of random numbers a seed"),
         (own_generator, "it draws from a generator of its own"),
         (tensor_rate, "'lr' of group 0 of the optimizer is a tensor"),

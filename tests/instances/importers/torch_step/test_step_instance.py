@@ -327,7 +327,7 @@ def test_a_workload_records_the_step_once_and_has_one_round() -> None:
     ("options", "told"),
     [
         ({}, "give the link between device and host"),
-        ({"link": "12GB/s", "device": "v100"}, "recorded on the CPU, with times of its own"),
+        ({"link": "12GB/s", "device": "v100"}, "recorded where its module is, with times of its own"),
         ({"link": "1GB/s", "steady": True, "optimizer": "sgd"}, "the optimizer is what make_step returns"),
         ({"link": "wide"}, "'wide' is not a link"),
         ({"link": "1GB/s", "precision": "bf16"}, "leave 'precision' out"),

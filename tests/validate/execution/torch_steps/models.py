@@ -40,10 +40,10 @@ class Residual(nn.Module):
 
 
 class Cnn(nn.Module):
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, depth: int = 10) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, channels, 3, padding=1)
-        self.blocks = nn.Sequential(*(Residual(channels) for _ in range(10)))
+        self.blocks = nn.Sequential(*(Residual(channels) for _ in range(depth)))
         self.dropout = nn.Dropout(0.2)
         self.head = nn.Linear(channels, 10)
 

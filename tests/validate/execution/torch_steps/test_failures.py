@@ -185,7 +185,7 @@ def test_out_of_memory_when_a_plan_is_bound_leaves_no_trace(
 def test_a_step_that_cannot_be_closed_is_still_open(
     plan: TrainingPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(size: int) -> Any:
+    def refuse(size: int, _: object) -> Any:
         raise DeviceError(f"no memory for {size} bytes")
 
     eager, ours = made_by(noisy), made_by(noisy)

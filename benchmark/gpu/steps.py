@@ -1,0 +1,121 @@
+"""The stages for whole training steps of torch: their units. What a unit does is in `torch_steps`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from ...instances.files import read_instance
+from ...solver.solve import solve
+from ...validate.schedule import write_schedule
+from .stages import Unit, is_settled, read, requires, write
+from .study import STEP_METHODS, Study
+
+WAYS = ("plain", "save_on_cpu", "checkpoint", "activation_budget")
+"""Ways to take a step with torch: as it is, and with three of its means against too little memory."""
+
+_SOLVE_SECONDS = 60.0
+"""Time limit of a method in seconds."""
+
+
+def files_of(study: Study, name: str, batch: int) -> dict[str, Path]:
+    """Return the files of a step: its ``record``, its ``profile``, and what ``step`` tells of it."""
+    words = ("record", "profile", "step")
+    return {word: study.path("step", name, batch, f"{word}.json") for word in words}
+
+
+def answer_of(study: Study, name: str, batch: int, share: int, method: str) -> tuple[Path, Path]:
+    """Return the files of a method's schedule, and of its result."""
+    schedule, result = (
+        study.path("step", name, batch, share, method, f"{word}.json") for word in ("schedule", "solve")
+    )
+    return schedule, result
+
+
+def name_of(spec: str) -> str:
+    """Return what a model is called."""
+    return spec.rpartition(":")[2]
+
+
+def records(study: Study) -> Iterator[Unit]:
+    """Return the units for checks of the GPU, and for the record and the profile of every step."""
+    for what in ("check_gpu", "check_steps"):
+        path = study.path(what.replace("_", "-") + ".json")
+        yield Unit(what, in_torch, (what, path), partial(has_passed, path))
+    for spec, batch in study.steps:
+        name = name_of(spec)
+        shares = {share: study.path("step", name, batch, share, "instance.json") for share in study.shares}
+        files = files_of(study, name, batch)
+        yield Unit(
+            f"{name}/{batch}",
+            in_torch,
+            ("record_one", spec, batch, shares, files, study.repeat),
+            files["step"].exists,
+        )
+
+
+def plans(study: Study) -> Iterator[Unit]:
+    """Return the units for the schedules of every step under every budget."""
+    for spec, batch in study.steps:
+        name = name_of(spec)
+        for share in study.shares:
+            source = study.path("step", name, batch, share, "instance.json")
+            for method in STEP_METHODS:
+                schedule, target = answer_of(study, name, batch, share, method)
+                yield Unit(
+                    f"{name}/{batch} {share}% {method}",
+                    solve_step,
+                    (source, method, schedule, target),
+                    target.exists,
+                    requires(source, "steps", f"{name}/{batch}"),
+                )
+
+
+def runs(study: Study) -> Iterator[Unit]:
+    """Return the units for every schedule that was found, and for torch's own ways."""
+    for spec, batch in study.steps:
+        name = name_of(spec)
+        files = files_of(study, name, batch)
+        for share in study.shares:
+            source = study.path("step", name, batch, share, "instance.json")
+            for method in STEP_METHODS:
+                schedule, outcome = answer_of(study, name, batch, share, method)
+                target = study.path("step", name, batch, share, method, "run.json")
+                yield Unit(
+                    f"{name}/{batch} {share}% {method}",
+                    in_torch,
+                    ("run_one", spec, batch, files, source, schedule, target, study.repeat),
+                    partial(is_settled, outcome, target),
+                    requires(schedule, "plans", f"{name}/{batch}"),
+                )
+            for way in WAYS:
+                target = study.path("step", name, batch, share, way, "torch.json")
+                yield Unit(
+                    f"{name}/{batch} {share}% {way}",
+                    in_torch,
+                    ("train_one", spec, batch, way, files, source, target, study.repeat),
+                    target.exists,
+                    requires(source, "steps", f"{name}/{batch}"),
+                )
+
+
+def solve_step(source: Path, method: str, schedule: Path, target: Path) -> None:
+    """Solve the instance of a step, and write the result, with a schedule if there is one."""
+    result = solve(read_instance(source), method, time_limit=_SOLVE_SECONDS)
+    if result.schedule is not None:
+        write_schedule(result.schedule, schedule)
+    write(target, result.as_dict())
+
+
+def has_passed(path: Path) -> bool:
+    """Return whether there are checks, and all of them are passed."""
+    return path.exists() and all(one["passed"] for one in read(path)["checks"])
+
+
+def in_torch(what: str, *arguments: object) -> str | None:
+    """Do what a function of `torch_steps` does; torch is imported in the process of the unit only."""
+    from . import torch_steps
+
+    wrong: str | None = getattr(torch_steps, what)(*arguments)
+    return wrong

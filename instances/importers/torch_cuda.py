@@ -1,0 +1,252 @@
+"""All of torch's CUDA that pebbler uses: memory, streams, events, random states and settings of one GPU.
+
+Nothing else here calls ``torch.cuda``, so that a stand-in for one class is one for a GPU. Its methods are
+what `devices.Device` asks of a device that records and, from `stream` on, what a backend asks that executes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import PebblerError
+from .torch_step.memory import Allocations
+
+_DRIVER = Path("/proc/driver/nvidia/version")
+"""Where Linux tells the version of NVIDIA's driver."""
+
+_CALIBRATION = 10_000_000
+"""Cycles for which the GPU is kept busy once, to find out how long one takes; some milliseconds."""
+
+
+def count_gpus() -> int:
+    """Return how many GPUs of CUDA torch finds."""
+    return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
+
+
+class _Piece:
+    """Memory of a GPU as torch takes it over, by NumPy's protocol for arrays of CUDA."""
+
+    def __init__(self, address: int, size: int, keeper: object) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+        self._keeper = keeper
+
+
+class Gpu:
+    """A GPU.
+
+    Parameters
+    ----------
+    name
+        As torch names it: ``cuda:0``.
+
+    Attributes
+    ----------
+    key
+        Of torch's dispatcher.
+    alignment
+        Bytes that torch's allocator on a GPU aligns to, and accounts for.
+
+    Raises
+    ------
+    PebblerError
+        When torch finds no such GPU.
+    """
+
+    key = "CUDA"
+    alignment = 512
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.device = torch.device(name)
+        self.index = self.device.index or 0
+        if self.index >= count_gpus():
+            raise PebblerError(f"the step is one of {name}, and torch finds {count_gpus()} GPUs of CUDA here")
+        torch.cuda.init()  # else there are no statistics yet
+
+    # --- what is recorded -----------------------------------------------------------------------------
+
+    def require_ready(self) -> None:
+        """Refuse settings with which a step may have other bits each time, whatever its operators are.
+
+        Raises
+        ------
+        PebblerError
+            When cuDNN chooses algorithms by their times.
+        """
+        if torch.backends.cudnn.benchmark:
+            raise PebblerError(
+                "torch.backends.cudnn.benchmark chooses algorithms by time, which gives other bits and other "
+                "scratch from time to time; set it to False"
+            )
+
+    def environment(self) -> dict[str, Any]:
+        """Return what bits depend on beside a record, as it is now."""
+        cudnn, cuda = torch.backends.cudnn, torch.backends.cuda
+        return {
+            "torch": str(torch.__version__),
+            "gpu": self.title,
+            "cuda": str(torch.version.cuda),
+            "cudnn": cudnn.version() or 0,
+            "cudnn_enabled": cudnn.enabled,
+            "cudnn_deterministic": cudnn.deterministic,
+            "products": cuda.matmul.fp32_precision,
+            "convolutions": cudnn.conv.fp32_precision,
+            "flash_attention": cuda.flash_sdp_enabled(),
+            "efficient_attention": cuda.mem_efficient_sdp_enabled(),
+            "cudnn_attention": cuda.cudnn_sdp_enabled(),
+            "cublas_workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""),
+            "deterministic": self.deterministic,
+        }
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether torch refuses operators that may give other bits each time."""
+        warned = torch.is_deterministic_algorithms_warn_only_enabled()
+        return bool(torch.are_deterministic_algorithms_enabled()) and not warned
+
+    def rng_state(self) -> Any:
+        """Return the state of the GPU's generator: a seed and an offset, which the host has."""
+        return torch.cuda.get_rng_state(self.device)
+
+    def set_rng_state(self, state: Any) -> None:
+        """Set the state of the GPU's generator."""
+        torch.cuda.set_rng_state(state, self.device)
+
+    def synchronize(self) -> None:
+        """Wait for all work on the GPU."""
+        torch.cuda.synchronize(self.device)
+
+    @contextmanager
+    def allocations(self) -> Iterator[Allocations]:
+        """Measure what is allocated within by torch's allocator; what libraries allocate is not seen."""
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
+        found = Allocations()
+        yield found
+        found.peak_bytes = torch.cuda.max_memory_allocated(self.device) - before
+        found.kept_bytes = max(0, torch.cuda.memory_allocated(self.device) - before)
+
+    def timed(self, work: Callable[[], Any]) -> tuple[Any, int]:
+        """Do some work on the current stream; return its result, and its time on an idle GPU."""
+        stream = torch.cuda.current_stream(self.device)
+        self.synchronize()
+        begin = self.record(stream)
+        returned = work()
+        end = self.record(stream)
+        self.reach(end)
+        return returned, self.elapsed_ns(begin, end)
+
+    def peak_of(self, step: Callable[[], object], present_bytes: int) -> int | None:
+        """Take a step, and return the peak of torch's allocator, with what of the step's was there before."""
+        self.synchronize()
+        with self.allocations() as found:
+            step()
+            self.synchronize()
+        return found.peak_bytes + present_bytes
+
+    # --- memory ---------------------------------------------------------------------------------------
+
+    def empty(self, size: int) -> Any:
+        """Return that many bytes of the GPU."""
+        return torch.empty(size, dtype=torch.uint8, device=self.device)
+
+    def host_buffer(self, size: int) -> Any:
+        """Return that many bytes of the host, pinned, as a buffer."""
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True).numpy()
+
+    def storage_at(self, address: int, size: int, keeper: object = None) -> Any:
+        """Return the storage that is the memory at an address; it keeps `keeper` alive.
+
+        Every tensor of the record gets a storage of its own there, and is no view of one large one: operators
+        see the offsets and sizes of storages that they were recorded with.
+        """
+        if not size:
+            return self.empty(0).untyped_storage()
+        return torch.as_tensor(_Piece(address, size, keeper), device=self.device).untyped_storage()
+
+    def copy_all(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
+        """Copy tensors of bytes, on whatever side they are, and wait for that."""
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source, non_blocking=True)
+        self.synchronize()
+
+    # --- streams --------------------------------------------------------------------------------------
+
+    def stream(self, name: str) -> Any:  # noqa: ARG002
+        """Return a stream; its name is for people."""
+        return torch.cuda.Stream(self.device)
+
+    def run(self, stream: Any, work: Callable[[], object]) -> None:
+        """Call a function whose operators go to a stream."""
+        with torch.cuda.stream(stream):
+            work()
+
+    def record(self, stream: Any) -> Any:
+        """Return an event at the point after all work that a stream has been given."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(stream)
+        return event
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """Make later work of a stream wait for an event."""
+        stream.wait_event(event)
+
+    def reach(self, event: Any) -> None:
+        """Wait until an event is reached."""
+        event.synchronize()
+
+    def elapsed_ns(self, earlier: Any, later: Any) -> int:
+        """Return the time between two events that are reached."""
+        return round(float(earlier.elapsed_time(later)) * 1e6)
+
+    def sleep(self, stream: Any, duration_ns: int) -> None:
+        """Keep a stream busy with nothing."""
+        cycles = round(duration_ns * self._cycles_per_ns)
+        self.run(stream, lambda: torch.cuda._sleep(cycles))
+
+    @cached_property
+    def _cycles_per_ns(self) -> float:
+        """How many cycles the GPU counts in a nanosecond, as it turns out."""
+        torch.cuda._sleep(1)  # which loads it
+        _, took_ns = self.timed(lambda: torch.cuda._sleep(_CALIBRATION))
+        return _CALIBRATION / max(1, took_ns)
+
+    # --- the machine ----------------------------------------------------------------------------------
+
+    def current(self) -> Any:
+        """Make this GPU's context the current one."""
+        return torch.cuda.device(self.device)
+
+    @property
+    def title(self) -> str:
+        """The GPU's name."""
+        return str(torch.cuda.get_device_name(self.device))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the GPU's memory that are free, or torch's already."""
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return int(free + torch.cuda.memory_reserved(self.device))
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of what computes; the driver's as the system tells it."""
+        told = _DRIVER.read_text(encoding="ascii", errors="replace") if _DRIVER.exists() else ""
+        driver = re.search(r"\d+\.[.\d]+", told)
+        return {
+            "driver": "unknown" if driver is None else driver[0],
+            "CUDA": str(torch.version.cuda),
+            "cuDNN": str(torch.backends.cudnn.version()),
+        }

@@ -1,0 +1,82 @@
+"""The stages for training steps of torch, on a stand-in for a GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import json
+
+from ...extras import needs_torch, single_precision
+
+torch = needs_torch()
+
+from pebbler.benchmark.gpu import torch_steps  # noqa: E402
+from pebbler.benchmark.gpu.page import tables  # noqa: E402
+from pebbler.benchmark.gpu.steps import WAYS, in_torch, plans, records, runs  # noqa: E402
+from pebbler.benchmark.gpu.study import Study  # noqa: E402
+from pebbler.instances.importers.torch_step import devices  # noqa: E402
+from pebbler.validate.execution.torch import gpu as backends  # noqa: E402
+
+from ...validate.execution.torch_steps.fake_gpu import FakeGpu, FakeVirtualMemory  # noqa: E402
+
+MODEL = "tests.validate.execution.torch_steps.models:wide"
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
+    """A GPU that is the processor, and torch's settings as they were before."""
+    found = FakeGpu()
+    monkeypatch.setitem(devices.DEVICES, "cpu", lambda _: found)
+    monkeypatch.setattr(backends, "VirtualMemory", FakeVirtualMemory)
+    monkeypatch.setattr(torch_steps, "DEVICE", "cpu")
+    monkeypatch.setitem(os.environ, "CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    threads, filled = torch.get_num_threads(), torch.utils.deterministic.fill_uninitialized_memory
+    torch.set_num_threads(1)
+    with single_precision():
+        yield found
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = filled
+    found.close()
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_step_is_recorded_planned_run_and_compared_with_torch(tmp_path: Path) -> None:
+    study = Study(tmp_path, steps=[(MODEL, 2)], shares=[80], repeat=1)
+    for unit in runs(study):
+        assert str(unit.lacks()).endswith("left nothing for wide/2 yet; do it first")
+    for units in (records(study), plans(study), runs(study)):
+        for unit in units:
+            if unit.arguments[:1] == ("check_steps",) or unit.name.endswith(("flow", "activation_budget")):
+                continue  # which take longer
+            assert (unit.lacks(), unit.is_done()) == (None, False)
+            assert unit.call(*unit.arguments) is None
+            assert unit.is_done()
+    step = json.decode((tmp_path / "step-wide-2-step.json").read_bytes())
+    run = json.decode((tmp_path / "step-wide-2-80-modnn-run.json").read_bytes())
+    assert run["identical_to_unbudgeted"]
+    assert run["peak_bytes"] <= run["budget_bytes"] <= 0.8 * step["eager_peak_bytes"]
+    text = tables(study)
+    for way in WAYS[:-1]:
+        assert f"| wide, batch 2 | 80% | torch, {way} |" in text
+    assert "| wide, batch 2 | 80% | modnn |" in text
+    assert "| copies through pinned memory bring the same bytes back | yes |" in text
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("gpu")
+def test_small_steps_have_eagers_bits(tmp_path: Path) -> None:
+    assert in_torch("check_steps", tmp_path / "checks.json") is None
+
+
+def test_a_gpu_that_does_something_else_is_told(
+    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu, "wait", lambda *_: None)
+    monkeypatch.setattr(gpu, "set_rng_state", lambda *_: None)
+    told = str(in_torch("check_gpu", tmp_path / "checks.json"))
+    assert "a state that is set again gives other numbers" in told
+    assert "a stream waits for an event of another one, and only then: the work before an event" in told

@@ -1,0 +1,165 @@
+"""A stand-in for a GPU: `Gpu` with the processor's memory, and threads as its streams.
+
+It is as strict as CUDA where that is easy: memory of the "GPU" is NaN when it is allocated, a stream does its
+work in order some time after it was given, nothing waits for it but who asks, and times between events that
+were not reached are refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
+
+import numpy as np
+import torch
+
+from pebbler.instances.importers.torch_cuda import Gpu
+from pebbler.instances.importers.torch_step.devices import Processor
+from pebbler.instances.importers.torch_step.memory import Allocations
+from pebbler.validate.execution.cpu.memory import Memory
+from pebbler.validate.execution.cpu.threads import CpuEvent, CpuStream
+from pebbler.validate.execution.device import DeviceError
+
+
+class FakeCudaError(RuntimeError):
+    """What CUDA's allocator raises."""
+
+
+class FakeGpu(Gpu):
+    """A GPU that is the processor.
+
+    Attributes
+    ----------
+    memory_bytes
+        What can be allocated at once.
+    calls
+        Names of the methods that were called.
+    """
+
+    key = "CPU"
+    memory_bytes = 1 << 30
+    title = "a stand-in for a GPU"
+    deterministic = True
+
+    def __init__(self, name: str = "cpu") -> None:
+        self.name, self.index, self.device = name, 0, torch.device("cpu")
+        self._processor = Processor()
+        self._streams: list[CpuStream] = []
+        self._aborted = threading.Event()
+        self.calls: set[str] = set()
+
+    def __getattribute__(self, name: str) -> Any:
+        if callable(getattr(Gpu, name, None)) and not name.startswith("_"):
+            self.calls.add(name)
+        return super().__getattribute__(name)
+
+    # --- what is recorded -----------------------------------------------------------------------------
+
+    def require_ready(self) -> None:
+        """Nothing can be set."""
+
+    def environment(self) -> dict[str, Any]:
+        return {**self._processor.environment(), "gpu": self.title}
+
+    def rng_state(self) -> Any:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: Any) -> None:
+        torch.set_rng_state(state)
+
+    def synchronize(self) -> None:
+        for event in [stream.record() for stream in self._streams]:
+            with suppress(DeviceError):
+                event.synchronize()
+
+    @contextmanager
+    def allocations(self) -> Iterator[Allocations]:
+        """Round what the allocator gave out, as CUDA's does."""
+        with self._processor.allocations() as found:
+            yield found
+        found.peak_bytes = -(-found.peak_bytes // self.alignment) * self.alignment
+
+    def timed(self, work: Callable[[], Any]) -> tuple[Any, int]:
+        return self._processor.timed(work)
+
+    # --- memory ---------------------------------------------------------------------------------------
+
+    def empty(self, size: int) -> Any:
+        if size > self.memory_bytes:
+            raise FakeCudaError(f"CUDA out of memory. Tried to allocate {size} bytes")
+        whole = torch.full((size + self.alignment,), 0xFF, dtype=torch.uint8)
+        begin = -whole.data_ptr() % self.alignment
+        return torch.from_numpy(whole.numpy()[begin : begin + size])
+
+    def host_buffer(self, size: int) -> Any:
+        return np.full(size, 0xFF, dtype=np.uint8)
+
+    def storage_at(self, address: int, size: int, keeper: object = None) -> Any:
+        if not size:
+            return torch.empty(0, dtype=torch.uint8).untyped_storage()
+        found = (ctypes.c_char * size).from_address(address)
+        found.keeper = keeper  # type: ignore[attr-defined]
+        return torch.frombuffer(found, dtype=torch.uint8).untyped_storage()
+
+    def copy_all(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source)
+
+    # --- streams --------------------------------------------------------------------------------------
+
+    def stream(self, name: str) -> Any:
+        self._streams.append(CpuStream(name, self._aborted, None))
+        return self._streams[-1]
+
+    def run(self, stream: Any, work: Callable[[], object]) -> None:
+        stream.put(work)
+
+    def record(self, stream: Any) -> Any:
+        return stream.record()
+
+    def wait(self, stream: Any, event: Any) -> None:
+        stream.wait(event)
+
+    def reach(self, event: Any) -> None:
+        try:
+            event.synchronize()
+        except Exception as error:  # CUDA raises nothing but this
+            raise FakeCudaError(str(error)) from None
+
+    def elapsed_ns(self, earlier: Any, later: Any) -> int:
+        assert isinstance(earlier, CpuEvent)
+        return int(later.since_ns(earlier))
+
+    def sleep(self, stream: Any, duration_ns: int) -> None:
+        stream.pause(duration_ns)
+
+    def peak_of(self, step: Callable[[], object], present_bytes: int) -> int | None:
+        with self.allocations() as found:
+            step()
+        return found.peak_bytes + present_bytes
+
+    def close(self) -> None:
+        """Let the threads of all streams end."""
+        for stream in self._streams:
+            stream.finish()
+
+    # --- the machine ----------------------------------------------------------------------------------
+
+    def current(self) -> Any:
+        return nullcontext()
+
+    def versions(self) -> dict[str, str]:
+        return {"driver": "none", "CUDA": "none", "cuDNN": "none"}
+
+
+class FakeVirtualMemory:
+    """Pages as the CPU's backend has them, in the place of CUDA's."""
+
+    def __init__(self, device: int) -> None:
+        assert device == 0
+        self._memory = Memory()
+        self.create, self.reserve = self._memory.allocate_pages, self._memory.reserve
+        self.map, self.close = self._memory.map, self._memory.close
