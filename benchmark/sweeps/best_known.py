@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from hashlib import sha256
 from importlib import metadata, resources
 from pathlib import Path
@@ -421,6 +422,7 @@ def improve(
     workers: int = 1,
     memory: Memory = "contiguous",
     gap: float = 0.0,
+    select: Sequence[str] = ("*",),
     who: str = WHO,
 ) -> Iterator[tuple[Registry, Result]]:
     """Solve those instances of a suite that are open, with one method after the other.
@@ -440,6 +442,8 @@ def improve(
     gap
         An instance is closed, and left as it is, when its schedule is at most that much above its bound, as a
         share of the bound.
+    select
+        Patterns, of which an instance's name matches one.
     who
         Who makes the runs, for the history.
 
@@ -451,13 +455,17 @@ def improve(
     Raises
     ------
     PebblerError
-        For an unknown method or suite, or a known schedule that the checker rejects.
+        For an unknown method or suite, patterns that match no instance, or a known schedule that the checker
+        rejects.
     ContradictionError
         When a certified bound is above a checked schedule.
     KeyboardInterrupt
         When the user ends it; the result of an interrupted method is yielded before.
     """
-    planned = list(members(find_suite(registry.suite)))
+    everything = members(find_suite(registry.suite))
+    planned = [member for member in everything if any(fnmatchcase(member.name, one) for one in select)]
+    if not planned:
+        raise PebblerError(f"no instance of suite '{registry.suite}' matches {', '.join(select)}")
     for count, member in enumerate(planned, start=1):
         own = _memory_of(member, memory)
         runs = {method: _run(method, time_limit, seed, workers) for method in methods}

@@ -260,6 +260,25 @@ def test_best_known_fills_the_file_and_a_second_time_finds_nothing_open(
     assert capsys.readouterr().err == ""
 
 
+def test_best_known_of_a_frozen_suite_lies_beside_its_schedules(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "pack-u-shaped-slack103"
+    Path("known").mkdir()
+    Path("known/pebbler-2026.json").write_bytes(encode(Registry(suite="pebbler-2026")))
+    words = f"pebbler-2026 --methods modnn --select {name} --gap 50% --who Somebody -o known"
+    assert main(["best-known", *words.split()]) == 0
+    found = msgspec.json.decode(Path("known/pebbler-2026.json").read_bytes(), type=Registry)
+    (record,) = found.records
+    assert (record.instance, record.schedule, record.memory_model) == (name, None, "contiguous")
+    assert [step.who for step in record.history or ()] == ["Somebody"]
+    files = [path.name for path in Path("known/pebbler-2026").iterdir()]
+    assert f"{name}-{str(record.schedule_sha256)[:8]}.schedule.json.gz" in files
+    capsys.readouterr()
+    assert main(["best-known", "verify", "known/pebbler-2026.json"]) == 0
+    assert "records hold" in capsys.readouterr().out
+    Path("known/pebbler-2026", files[0]).write_bytes(b"")
+    assert "take it out" in refusal(capsys, "best-known", "verify", "known/pebbler-2026.json")
+
+
 def test_best_known_starts_from_what_is_shipped(instance: Instance, best: Schedule) -> None:
     Path("s.schedule.json").write_bytes(encode(best))
     assert main(["best-known", "tiny", "--admit", "s.schedule.json", "-o", "new/known"]) == 0

@@ -97,6 +97,13 @@ def add_best_known(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="SHARE",
         help="with --methods, instances with at most this gap are closed, such as 0.1%%; default: 0",
     )
+    command.add_argument(
+        "--select",
+        type=name_list,
+        default=(),
+        metavar="PATTERN,...",
+        help="with --methods, only instances whose name matches one, such as 'tight-*'; default: all",
+    )
     command.add_argument("--who", metavar="NAME", help="who enters it, for the history of what is known")
     add_limits(command, "of each method and instance")
     command.add_argument(
@@ -188,7 +195,7 @@ def _best_known(arguments: argparse.Namespace) -> int:
 
     first, *rest = arguments.words
     if first in ("submit", "verify"):
-        for option in ("methods", "admit", "gap", "who"):
+        for option in ("methods", "admit", "gap", "select", "who"):
             if getattr(arguments, option):
                 raise PebblerError(f"best-known {first} has no --{option}; leave it out")
         return _submit(arguments, rest) if first == "submit" else _verify(arguments, rest)
@@ -283,6 +290,7 @@ def _improve(arguments: argparse.Namespace) -> int:
                 workers=arguments.workers,
                 memory=arguments.memory,
                 gap=arguments.gap,
+                select=arguments.select or ("*",),
                 who=who,
             ):
                 registry = better

@@ -220,6 +220,14 @@ def test_solving_fills_the_registry_and_a_second_time_finds_nothing_open(few: li
     assert list(improve(registry, ["modnn", "brute-force"])) == []
 
 
+def test_only_what_is_selected_is_solved(few: list[str]) -> None:
+    ((registry, _),) = improve(EMPTY, ["modnn"], select=["chain*", "none"])
+    assert [record.instance for record in registry.records] == ["chain2-s0"]
+    assert "chain2-s0" in few
+    with pytest.raises(PebblerError, match=r"no instance of suite 'tiny' matches none, x\*"):
+        list(improve(EMPTY, ["modnn"], select=["none", "x*"]))
+
+
 @pytest.mark.usefixtures("few")
 def test_what_an_interrupted_method_has_found_enters(toys: Toys, swap: Method) -> None:
     def press(instance: Instance, limits: Limits) -> Answer:
