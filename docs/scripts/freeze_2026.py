@@ -85,7 +85,7 @@ def _all() -> Iterator[Choice]:
 
 
 def _papers() -> Iterator[Choice]:
-    """Offloading experiments of vDNN, moDNN and Layrub on a single GPU, with the budgets of the papers."""
+    """Networks that vDNN, moDNN and Layrub offload on a single GPU."""
     for network, batch, sub_batch, device, budget, memory in (
         ("alexnet_caffe", 256, 256, "K40", "1800MiB", "contiguous"),
         ("googlenet", 128, 128, "TitanX", "2GiB", "contiguous"),
@@ -109,7 +109,7 @@ def _papers() -> Iterator[Choice]:
 
 
 def _tight() -> Iterator[Choice]:
-    """Budgets from the least possible to a tenth above it."""
+    """Budgets close to the least possible."""
     for network, batch, device, budget, memory in (
         ("alexnet", 128, "K40", "1.02xMmin", "contiguous"),
         ("alexnet", 128, "K40", "1.05xMmin", "contiguous"),
@@ -313,8 +313,8 @@ def _random() -> Iterator[Choice]:
 
 
 PURPOSES = {
-    "papers": "offloading experiments of vDNN, moDNN and Layrub on a single GPU, with budgets of the papers",
-    "tight": "budgets from the least possible to a tenth above it",
+    "papers": "networks that vDNN, moDNN and Layrub offload on one GPU, with their budgets or smaller ones",
+    "tight": "budgets close to the least possible",
     "transformers": "transformers and other networks of today, on devices of today",
     "torch": "whole training steps of torch with clipping and the optimizer, as recorded",
     "parts": "tensors in parts, which leave and come back one by one",
