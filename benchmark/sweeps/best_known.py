@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from hashlib import sha256
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +20,7 @@ from ...instances.errors import FormatError, PebblerError
 from ...instances.figures import Natural, Text
 from ...instances.files import decode, encode, read_bytes, read_document, reread
 from ...instances.instance import Instance
-from ...instances.suites.suite import find_suite, members
+from ...instances.suites.suite import Member, find_suite, members
 from ...instances.units import format_time
 from ...solver.answers import Answers, Memory
 from ...solver.bounds import Bound, certified_bound
@@ -28,8 +29,12 @@ from ...solver.solve import attempt, log_defect
 from ...validate.bounds.certificate import Certificate, check_certificate, misses
 from ...validate.check import check
 from ...validate.schedule import MemoryModel, Schedule
+from .history import Entrant, Step
 
 _log = logging.getLogger(__name__)
+
+WHO = "the Pebbler authors"
+"""Who enters what has no other name."""
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -49,6 +54,12 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         The best schedule, which the checker has accepted.
     certificate
         Proof of the bound, where it was entered with one.
+    schedule_sha256, certificate_sha256
+        Checksums of the files of these two, where they lie apart.
+    history
+        The improvements, in order.
+    tried
+        Runs of methods that are not repeated: they ended, and left the record open.
     """
 
     instance: Text
@@ -60,8 +71,14 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     certified: bool
     schedule: Schedule | None
     certificate: Certificate | UnsetType = UNSET
+    schedule_sha256: Text | UnsetType = UNSET
+    certificate_sha256: Text | UnsetType = UNSET
+    history: tuple[Step, ...] | UnsetType = UNSET
+    tried: tuple[Text, ...] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
+        if self.schedule is None and self.schedule_sha256 is not UNSET:
+            return
         reached = None if self.schedule is None else self.schedule.makespan_ns
         if self.makespan_ns != reached:
             raise FormatError(
@@ -78,12 +95,24 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """The proven bound."""
         return Bound(self.lower_bound_ns, self.bound_by, self.certified)
 
+    @property
+    def method(self) -> str | None:
+        """The method that made the schedule; None where there is none."""
+        if self.schedule is not None:
+            return self.schedule.method
+        steps = () if self.history is UNSET else self.history
+        return next((step.method for step in reversed(steps) if step.makespan_ns is not UNSET), None)
+
+    def is_closed(self, gap: float) -> bool:
+        """Return whether the schedule is at most that much longer than the bound, as a share of the bound."""
+        return self.makespan_ns is not None and self.bound.gap(self.makespan_ns) <= gap
+
     def as_dict(self) -> dict[str, object]:
         """Return the figures by name, with the method of the schedule in place of the documents."""
-        documents = ("schedule", "certificate")
-        figures = {name: getattr(self, name) for name in self.__struct_fields__ if name not in documents}
-        method = None if self.schedule is None else self.schedule.method
-        return {**figures, "optimal": self.optimal, "method": method}
+        left_out = ("schedule", "certificate", "history", "tried")
+        figures = {name: getattr(self, name) for name in self.__struct_fields__ if name not in left_out}
+        shown = {name: value for name, value in figures.items() if value is not UNSET}
+        return {**shown, "optimal": self.optimal, "method": self.method}
 
 
 class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -131,11 +160,13 @@ def admit(
     schedule: Schedule | None = None,
     bound: Bound | None = None,
     certificate: Certificate | None = None,
+    entrant: Entrant | None = None,
 ) -> Registry:
     """Return the registry with a schedule, a bound or a proof of one, if they are better than the known ones.
 
-    A record keeps the proof of its bound if it was entered with one. If a schedule is shorter than a bound
-    that rests on a solver's word, the bound is rejected with a warning. Its certified part remains.
+    With an entrant, an improvement becomes a step of the record's history. A record keeps the proof of its
+    bound if it was entered with one. If a schedule is shorter than a bound that rests on a solver's word, the
+    bound is rejected with a warning. Its certified part remains.
 
     Raises
     ------
@@ -158,13 +189,16 @@ def admit(
             certified=True,
             schedule=None,
         )
+    before = record
     if record.schedule is not None:
         _require_valid(instance, record.schedule, memory)
     if schedule is not None:
         schedule = reread(schedule)
         _require_valid(instance, schedule, memory)
         if record.makespan_ns is None or schedule.makespan_ns < record.makespan_ns:
-            record = msgspec.structs.replace(record, makespan_ns=schedule.makespan_ns, schedule=schedule)
+            record = msgspec.structs.replace(
+                record, makespan_ns=schedule.makespan_ns, schedule=schedule, schedule_sha256=UNSET
+            )
     answers = Answers(instance, memory)
     answers.claim(record.bound)
     if bound is not None:
@@ -175,6 +209,15 @@ def admit(
     if record.schedule is not None:
         answers.admit(record.schedule)
     best = answers.bound()
+    if (
+        record.schedule is None
+        and record.makespan_ns is not None
+        and best.lower_bound_ns > record.makespan_ns
+    ):
+        raise PebblerError(
+            f"{instance.name}: the {best.bound_by} bound of {best.lower_bound_ns} ns is above the known "
+            f"makespan of {record.makespan_ns} ns; enter it where the known schedule lies"
+        )
     if answers.refuted or (best.lower_bound_ns, best.certified) > (record.lower_bound_ns, record.certified):
         record = msgspec.structs.replace(
             record,
@@ -182,9 +225,24 @@ def admit(
             bound_by=best.bound_by,
             certified=best.certified,
             certificate=UNSET if certificate is None or best.certificate != certificate else certificate,
+            certificate_sha256=UNSET,
         )
+    if entrant is not None:
+        record = _with_step(record, before, entrant)
     found[instance.name, memory] = record
     return msgspec.structs.replace(registry, records=tuple(found[key] for key in sorted(found)))
+
+
+def _with_step(record: Record, before: Record, entrant: Entrant) -> Record:
+    """Return a record with what has become better as the last step of its history."""
+    shorter = None if record.makespan_ns == before.makespan_ns else record.makespan_ns
+    higher = None if record.bound == before.bound else record.lower_bound_ns
+    if shorter is None and higher is None:
+        return record
+    gap = None if record.makespan_ns is None else record.bound.gap(record.makespan_ns)
+    step = entrant.step(makespan_ns=shorter, lower_bound_ns=higher, gap=gap)
+    earlier = () if record.history is UNSET else record.history
+    return msgspec.structs.replace(record, history=(*earlier, step))
 
 
 def _require_valid(instance: Instance, schedule: Schedule, memory: Memory) -> None:
@@ -206,7 +264,9 @@ def _require_proof(instance: Instance, certificate: Certificate, memory: Memory)
         raise PebblerError(f"{instance.name}: the certificate is not valid: {reasons[0]}; leave it out")
 
 
-def admit_file(registry: Registry, path: str | Path, memory: Memory = "contiguous") -> Registry:
+def admit_file(
+    registry: Registry, path: str | Path, memory: Memory = "contiguous", *, who: str | None = None
+) -> Registry:
     """Return the registry with what is better in a file: a schedule, a certificate or a submission.
 
     Parameters
@@ -215,12 +275,15 @@ def admit_file(registry: Registry, path: str | Path, memory: Memory = "contiguou
         The registry, and the file. A submission is a registry, too, of which schedules and certificates
         enter; a bound without a certificate does not.
     memory
-        The memory model that the bound of a certificate enters in.
+        The memory model that the bound of a certificate enters in; a frozen instance has its own.
+    who
+        Who made it, for the history; None: the history stays as it is.
 
     Raises
     ------
     PebblerError
-        When what the file has is of no instance of the suite, or a checker rejects it.
+        When what the file has is of no instance of the suite or in another memory model, or a checker rejects
+        it.
     ContradictionError
         When a schedule is shorter than a certified bound.
     """
@@ -232,12 +295,25 @@ def admit_file(registry: Registry, path: str | Path, memory: Memory = "contiguou
             )
         if model == "divisible":
             raise PebblerError(f"{path}: a divisible schedule is a relaxation and never enters")
-        instance = found[document.instance].build()
+        member = found[document.instance]
+        instance, own = member.build(), _memory_of(member, model)
         if isinstance(document, Schedule):
-            registry = admit(registry, instance, memory=model, schedule=document)
+            if model != own:
+                raise PebblerError(
+                    f"{path}: suite '{registry.suite}' has {member.name} in {own} memory, and the schedule "
+                    f"is for {model}; leave it out"
+                )
+            by = None if who is None else Entrant(who, document.method)
+            registry = admit(registry, instance, memory=own, schedule=document, entrant=by)
         else:
-            registry = admit(registry, instance, memory=model, certificate=document)
+            by = None if who is None else Entrant(who, document.bound_by)
+            registry = admit(registry, instance, memory=own, certificate=document, entrant=by)
     return registry
+
+
+def _memory_of(member: Member, memory: Memory) -> Memory:
+    """Return the memory model of an instance: its own, or the given one."""
+    return memory if member.frozen is None else member.frozen.memory
 
 
 class _Document(msgspec.Struct):
@@ -312,8 +388,16 @@ def verify(registry: Registry) -> Iterator[str]:
         if record.instance not in found:
             yield f"{where}: the suite has no such instance"
             continue
-        instance = found[record.instance].build()
-        if record.instance_sha256 != sha256(encode(instance)).hexdigest():
+        frozen = found[record.instance].frozen
+        if frozen is not None and record.memory_model != frozen.memory:
+            yield f"{where}: the suite has it in {frozen.memory} memory"
+        is_value = record.schedule is None and record.certificate is UNSET
+        if frozen is not None and is_value:  # a value alone
+            checksum = frozen.instances[record.instance]
+        else:
+            instance = found[record.instance].build()
+            checksum = sha256(encode(instance)).hexdigest()
+        if record.instance_sha256 != checksum:
             yield f"{where}: the checksum is of another instance"
             continue
         if record.makespan_ns is not None and record.makespan_ns < record.lower_bound_ns:
@@ -337,19 +421,31 @@ def improve(
     seed: int = 0,
     workers: int = 1,
     memory: Memory = "contiguous",
+    gap: float = 0.0,
+    select: Sequence[str] = ("*",),
+    who: str = WHO,
 ) -> Iterator[tuple[Registry, Result]]:
-    """Solve those instances of a suite whose optimum is not known, with one method after the other.
+    """Solve those instances of a suite that are open, with one method after the other.
+
+    What a run was that ended without closing an instance is noted, and the same run is not made again.
 
     Parameters
     ----------
     registry
         The best known schedules and bounds.
     methods
-        Names of methods in order; an instance is done once its optimum is known.
+        Names of methods in order; an instance is done once it is closed.
     time_limit
         Time limit in seconds of each method and instance; None means until the method is done.
     seed, workers, memory
-        As for `solve`.
+        As for `solve`; a frozen instance has its own memory model.
+    gap
+        An instance is closed, and left as it is, when its schedule is at most that much above its bound, as a
+        share of the bound.
+    select
+        Patterns, of which an instance's name matches one.
+    who
+        Who makes the runs, for the history.
 
     Yields
     ------
@@ -359,22 +455,45 @@ def improve(
     Raises
     ------
     PebblerError
-        For an unknown method or suite, or a known schedule that the checker rejects.
+        For an unknown method or suite, patterns that match no instance, or a known schedule that the checker
+        rejects.
     ContradictionError
         When a certified bound is above a checked schedule.
     KeyboardInterrupt
         When the user ends it; the result of an interrupted method is yielded before.
     """
-    planned = list(members(find_suite(registry.suite)))
+    everything = members(find_suite(registry.suite))
+    planned = [member for member in everything if any(fnmatchcase(member.name, one) for one in select)]
+    if not planned:
+        raise PebblerError(f"no instance of suite '{registry.suite}' matches {', '.join(select)}")
     for count, member in enumerate(planned, start=1):
+        own = _memory_of(member, memory)
+        runs = {method: _run(method, time_limit, seed, workers) for method in methods}
+        record = _find(registry, member.name, own)
+        done = record is not None and (record.is_closed(gap) or {*runs.values()} <= _tried(record))
+        if done and member.frozen is not None:
+            continue  # what never changes need not be read to see that nothing is to be done
         instance = member.build()
-        registry = admit(registry, instance, memory=memory)
-        for method in methods:
-            if _find(registry, member.name, memory).optimal:
+        registry = admit(registry, instance, memory=own)
+        for method, run in runs.items():
+            record = _find(registry, member.name, own)
+            if record is None or record.is_closed(gap):
                 break
-            answers = Answers(instance, memory)
+            if run in _tried(record):
+                continue
+            answers = Answers(instance, own)
             result = attempt(answers, method, time_limit=time_limit, seed=seed, workers=workers)
-            registry = admit(registry, instance, memory=memory, schedule=result.schedule, bound=result.bound)
+            registry = admit(
+                registry,
+                instance,
+                memory=own,
+                schedule=result.schedule,
+                bound=result.bound,
+                certificate=result.certificate if result.certified else None,
+                entrant=Entrant(who, method, result.solve_seconds),
+            )
+            if result.stopped_by != "interrupted":
+                registry = _noted(registry, member.name, own, run, gap)
             if result.failure is not None:
                 log_defect(method, member.name, result.failure)
             told = result.stopped_by if result.makespan_ns is None else format_time(result.makespan_ns)
@@ -385,5 +504,29 @@ def improve(
                 raise KeyboardInterrupt
 
 
-def _find(registry: Registry, name: str, memory: Memory) -> Record:
-    return next(r for r in registry.records if (r.instance, r.memory_model) == (name, memory))
+def _run(method: str, time_limit: float | None, seed: int, workers: int) -> str:
+    """Return what a run is, in words."""
+    limit = "no limit" if time_limit is None else f"{time_limit:g} s"
+    return f"{method}, {limit}, seed {seed}, {workers} workers, pebbler {metadata.version('pebbler')}"
+
+
+def _tried(record: Record) -> set[str]:
+    return set() if record.tried is UNSET else {*record.tried}
+
+
+def _noted(registry: Registry, name: str, memory: Memory, run: str, gap: float) -> Registry:
+    """Return the registry with a run that ended, where it left its instance open."""
+
+    def noted(record: Record) -> Record:
+        if (record.instance, record.memory_model) != (name, memory):
+            return record
+        tried = UNSET if record.is_closed(gap) else tuple(sorted({*_tried(record), run}))
+        return msgspec.structs.replace(record, tried=tried)
+
+    return msgspec.structs.replace(registry, records=tuple(map(noted, registry.records)))
+
+
+def _find(registry: Registry, name: str, memory: Memory) -> Record | None:
+    """Return the record of an instance in a memory model; None where nothing is known."""
+    found = (r for r in registry.records if (r.instance, r.memory_model) == (name, memory))
+    return next(found, None)

@@ -1,4 +1,4 @@
-"""Layrub and the comparators on every instance of every suite: a checked schedule, or the policy's reason.
+"""Layrub and the comparators on every instance of six suites: a checked schedule, or the policy's reason.
 
 ``python docs/scripts/rules.py --data docs/data/rules.csv`` runs what the file does not have yet;
 ``--write FILE`` puts the table into docs/comparators.md.
@@ -25,6 +25,9 @@ from pebbler.instances.instance import Instance
 from pebbler.instances.suites.suite import find_suite, list_suites, members
 from pebbler.solver.bounds import Bound, compute_bound
 from pebbler.solver.solve import solve
+
+SUITES = tuple(suite for suite in list_suites() if not find_suite(suite).frozen)
+"""Those that are built on demand; what is known of frozen ones has a page of its own."""
 
 METHODS = (
     "layrub-intra",
@@ -146,7 +149,7 @@ def write(lines: Iterable[Line], path: Path) -> None:
 
 def table(lines: Sequence[Line]) -> str:
     """Schedules by method and suite, and the reasons for the rest, as Markdown."""
-    suites = [suite for suite in list_suites() if any(line.suite == suite for line in lines)]
+    suites = [suite for suite in SUITES if any(line.suite == suite for line in lines)]
     sizes = {suite: len({line.instance for line in lines if line.suite == suite}) for suite in suites}
     rows = []
     for method in METHODS:
@@ -165,13 +168,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--data", type=Path, required=True, metavar="FILE", help="the results, taken up again"
     )
-    parser.add_argument("--suite", action="append", choices=list_suites(), help="default: all")
+    parser.add_argument("--suite", action="append", choices=SUITES, help="default: all")
     parser.add_argument("--most-tasks", type=int, default=10**6, metavar="N", help="leave larger ones out")
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the table into")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     lines = read(options.data)
-    for found in sweep(options.suite or list_suites(), tuple(lines), options.most_tasks):
+    for found in sweep(options.suite or SUITES, tuple(lines), options.most_tasks):
         lines += found
         write(lines, options.data)
         solved = sum(line.outcome.isdigit() for line in found)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+from hashlib import sha256
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ..errors import PebblerError
 from ..files import write_atomically, write_document, write_instance
 from ..instance import Instance
 from ..memory import ideal_ns, least_budget, unlimited_peak
 from .generators import VERSION
-from .suite import find_suite, members
+from .suite import Frozen, Member, find_suite, members
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +37,8 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Time of a round without a memory limit.
     offload_ns
         Time of copying every block that can move to the host once.
+    kind, memory_model
+        Of an instance that is frozen: its kind in the suite, and the memory model in which it is solved.
     """
 
     file: str
@@ -51,6 +55,8 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     resident_bytes: int
     ideal_ns: int
     offload_ns: int
+    kind: str | UnsetType = UNSET
+    memory_model: Literal["contiguous", "paged"] | UnsetType = UNSET
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -89,7 +95,7 @@ def write_suite(name: str, directory: Path) -> Manifest:
     for count, member in enumerate(planned, start=1):
         instance = member.build()
         file = f"{member.name}.instance.json"
-        entries.append(_entry(instance, file, write_instance(instance, directory / file)))
+        entries.append(_entry(instance, file, _write(member, instance, directory / file), member.frozen))
         _log.info("%d of %d: %s", count, len(planned), file)
     known = resources.files(__package__).joinpath("best_known", f"{name}.json")
     if known.is_file():
@@ -105,7 +111,16 @@ def write_suite(name: str, directory: Path) -> Manifest:
     return manifest
 
 
-def _entry(instance: Instance, file: str, checksum: str) -> Entry:
+def _write(member: Member, instance: Instance, path: Path) -> str:
+    """Write the file of an instance and return its checksum; what is frozen keeps its bytes for ever."""
+    if member.frozen is None:
+        return write_instance(instance, path)
+    data = member.frozen.content(member.name)
+    write_atomically(path, data)
+    return sha256(data).hexdigest()
+
+
+def _entry(instance: Instance, file: str, checksum: str, frozen: Frozen | None) -> Entry:
     return Entry(
         file=file,
         sha256=checksum,
@@ -121,4 +136,6 @@ def _entry(instance: Instance, file: str, checksum: str) -> Entry:
         resident_bytes=instance.resident_bytes,
         ideal_ns=ideal_ns(instance),
         offload_ns=sum(block.offload_ns or 0 for block in instance.blocks),
+        kind=UNSET if frozen is None else frozen.kind,
+        memory_model=UNSET if frozen is None else frozen.memory,
     )

@@ -1,13 +1,19 @@
-"""Suites: sets of instances worth citing, each described by a file in ``suites/`` and built on demand."""
+"""Suites: sets of instances worth citing, each described by a file in ``suites/``.
+
+Instances are built on demand, or they are files that never change: those of ``suites/frozen/``.
+"""
 
 from __future__ import annotations
 
 import difflib
+import gzip
 import re
 import tomllib
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib import resources
 from typing import Annotated, Literal
 
@@ -16,6 +22,7 @@ import numpy as np
 
 from ..arguments import require_kind
 from ..errors import PebblerError
+from ..files import decode
 from ..instance import Instance
 from ..networks.taskgraph import Graph
 from ..workload import Workload
@@ -66,6 +73,42 @@ class Real(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     source: str | None = None
 
 
+class Frozen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Instances of one kind that are files, and never change.
+
+    Attributes
+    ----------
+    kind, purpose
+        What they have in common, in a word and in a sentence.
+    memory
+        The memory model in which they are solved.
+    instances
+        The SHA-256 of each instance's file, by the instance's name.
+    """
+
+    kind: Annotated[str, _Filled]
+    purpose: Annotated[str, _Filled]
+    memory: Literal["contiguous", "paged"]
+    instances: Annotated[dict[str, Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]], _Filled]
+
+    def content(self, name: str) -> bytes:
+        """Return the bytes of an instance's file.
+
+        Raises
+        ------
+        PebblerError
+            When they are not those that are listed, so that pebbler is not as it was installed.
+        """
+        file = f"{name}.instance.json.gz"
+        try:
+            data = gzip.decompress(resources.files(__package__).joinpath("frozen", file).read_bytes())
+        except (OSError, EOFError, zlib.error):
+            data = b""
+        if sha256(data).hexdigest() != self.instances[name]:
+            raise PebblerError(f"{file} of pebbler is not as it was frozen; install pebbler again")
+        return data
+
+
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A set of instances worth citing: the content of a suite's file.
 
@@ -73,13 +116,14 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ----------
     title
         Description of the suite in a line.
-    drawn, real
-        Its instances: random ones and networks.
+    drawn, real, frozen
+        Its instances: random ones, networks, and files.
     """
 
     title: str
     drawn: tuple[Drawn, ...] = ()
     real: tuple[Real, ...] = ()
+    frozen: tuple[Frozen, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +131,25 @@ class Member:
     """An instance of a suite that has not been built yet."""
 
     name: str
-    source: tuple[Drawn, int] | tuple[Real, Graph, str]
+    source: tuple[Frozen] | tuple[Drawn, int] | tuple[Real, Graph, str]
+
+    @property
+    def frozen(self) -> Frozen | None:
+        """What is known of it if it is a file that never changes, else None."""
+        return self.source[0] if len(self.source) == 1 else None
 
     def build(self) -> Instance:
-        """Build the instance.
+        """Build the instance, or read it where it is frozen.
 
         Raises
         ------
         BudgetError
             When its budget is below the minimum, which is a defect of the suite.
+        PebblerError
+            When it is frozen, and its file is not as it was.
         """
+        if len(self.source) == 1:
+            return decode(self.source[0].content(self.name), Instance, "an instance", self.name)
         if len(self.source) == 2:
             drawn, seed = self.source
             rng = np.random.Generator(np.random.PCG64(seed))
@@ -152,6 +205,9 @@ def _found(name: str) -> Suite:
 
 def members(suite: Suite) -> Iterator[Member]:
     """Yield the instances of a suite, in the order of its file."""
+    for frozen in suite.frozen:
+        for name in frozen.instances:
+            yield Member(name, (frozen,))
     for drawn in suite.drawn:
         for seed in drawn.seeds:
             yield Member(f"{drawn.name}-s{seed}", (drawn, seed))

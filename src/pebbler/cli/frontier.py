@@ -20,6 +20,7 @@ from .options import (
     require_folder,
     require_network,
     require_one,
+    share,
     workload_and_budget,
 )
 
@@ -66,7 +67,7 @@ def add_frontier(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     command.add_argument(
         "--overhead",
-        type=_share,
+        type=share,
         metavar="X%",
         help="over the ideal; over host memory, over a schedule with all that it wants there; default over "
         "batches: any",
@@ -268,14 +269,3 @@ def _over_batch(arguments: argparse.Namespace) -> int:
     if found.stopped_by == "interrupted":
         raise KeyboardInterrupt
     return 0 if found.largest_batch is not None else 1
-
-
-def _share(text: str) -> float:
-    """Read a share in per cent."""
-    try:
-        share = float(text.strip().removesuffix("%")) / 100
-    except ValueError:
-        share = -1.0
-    if not (text.strip().endswith("%") and 0 <= share < float("inf")):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a share; write it as 10%")
-    return share

@@ -254,6 +254,17 @@ def seconds(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def share(text: str) -> float:
+    """Read a share in per cent."""
+    try:
+        value = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        value = -1.0
+    if not (text.strip().endswith("%") and 0 <= value < float("inf")):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a share; write it as 10%")
+    return value
+
+
 def positive(text: str) -> int:
     """Read a whole number from 1 on."""
     return _whole(text, 1, LARGEST)

@@ -17,13 +17,14 @@ from .options import (
     print_json,
     require_folder,
     require_place,
+    share,
 )
 
 if TYPE_CHECKING:
     from ..benchmark.sweeps.best_known import Record, Registry
     from ..solver.result import Result
 
-_SUITES = "papers, random, scaling, tight, tiny or transformers"
+_SUITES = "papers, pebbler-2026, random, scaling, tight, tiny or transformers"
 
 
 def add_suite(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -90,13 +91,29 @@ def add_best_known(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="SCHEDULE",
         help="files to enter, before that: schedules, certificates, submissions",
     )
+    command.add_argument(
+        "--gap",
+        type=share,
+        default=0.0,
+        metavar="SHARE",
+        help="with --methods, instances with at most this gap are closed, such as 0.1%%; default: 0",
+    )
+    command.add_argument(
+        "--select",
+        type=name_list,
+        default=(),
+        metavar="PATTERN,...",
+        help="with --methods, only instances whose name matches one, such as 'tight-*'; default: all",
+    )
+    command.add_argument("--who", metavar="NAME", help="who enters it, for the history of what is known")
     add_limits(command, "of each method and instance")
     command.add_argument(
         "-o",
         "--output",
         type=Path,
         metavar="DIR|FILE",
-        help="where SUITE.json is or will be; it starts from what is shipped. Of submit, the file to write",
+        help="where SUITE.json is or will be, and beside it the folder SUITE with the schedules of a frozen "
+        "suite; it starts from what is shipped. Of submit, the file to write",
     )
 
 
@@ -182,7 +199,7 @@ def _show_suite(arguments: argparse.Namespace) -> int:
 
     suite = find_suite(arguments.suite)
     names = [member.name for member in members(suite)]
-    solved = {r.instance for r in best_known(arguments.suite).records if r.schedule is not None}
+    solved = {r.instance for r in best_known(arguments.suite).records if r.makespan_ns is not None}
     if arguments.json:
         print_json({"suite": arguments.suite, "title": suite.title, "instances": names})
     else:
@@ -280,7 +297,7 @@ def _best_known(arguments: argparse.Namespace) -> int:
 
     first, *rest = arguments.words
     if first in ("submit", "verify"):
-        for option in ("methods", "admit"):
+        for option in ("methods", "admit", "gap", "select", "who"):
             if getattr(arguments, option):
                 raise PebblerError(f"best-known {first} has no --{option}; leave it out")
         return _submit(arguments, rest) if first == "submit" else _verify(arguments, rest)
@@ -322,6 +339,7 @@ def _submit(arguments: argparse.Namespace, words: list[str]) -> int:
 def _verify(arguments: argparse.Namespace, words: list[str]) -> int:
     """Check all records of suites, by default of all, or of files."""
     from ..benchmark.sweeps.best_known import Registry, best_known, verify
+    from ..benchmark.sweeps.shelf import with_documents
     from ..instances.files import read_document
     from ..instances.suites.suite import list_suites
 
@@ -329,43 +347,43 @@ def _verify(arguments: argparse.Namespace, words: list[str]) -> int:
         raise PebblerError("best-known verify writes no file; leave -o out")
     suites = list_suites()
     registries = [
-        read_document(word, Registry, "a registry") if word.endswith(".json") else best_known(word)
+        with_documents(read_document(word, Registry, "a registry"), Path(word).parent)
+        if word.endswith(".json")
+        else best_known(word)
         for word in words or suites
     ]
     reasons = [reason for registry in registries for reason in verify(registry)]
-    count = sum(len(registry.records) for registry in registries)
+    records = [record for registry in registries for record in registry.records]
+    alone = sum(record.makespan_ns is not None and record.schedule is None for record in records)
     if arguments.json:
-        print_json({"valid": not reasons, "records": count, "reasons": reasons})
+        print_json({"valid": not reasons, "records": len(records), "values_alone": alone, "reasons": reasons})
     else:
-        print(*reasons or [f"{count} records hold"], sep="\n")
+        told = f"{len(records)} records hold"
+        if alone:
+            told += f"; {alone} of them are values alone: their schedules lie in docs/data/best-known"
+        print(*reasons or [told], sep="\n")
     return 1 if reasons else 0
 
 
 def _improve(arguments: argparse.Namespace) -> int:
     """Enter schedules and bounds into the file of a folder; what has been entered stays."""
     from ..benchmark.comparison.contradiction import keeping
-    from ..benchmark.sweeps.best_known import admit_file, best_known, improve, read_registry
+    from ..benchmark.sweeps.best_known import WHO, admit_file, improve
+    from ..benchmark.sweeps.shelf import Shelf
     from ..heuristics.methods import find_method
-    from ..instances.files import write_document
 
-    def enter(registry: Registry) -> None:
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        write_document(registry, file)
-
-    registry = best_known(arguments.suite)
+    shelf, who = Shelf(arguments.output, arguments.suite), arguments.who or WHO
     for name in arguments.methods:
         find_method(name)
     require_folder(arguments.output)
-    file = arguments.output / f"{arguments.suite}.json"
-    if file.exists():
-        registry = read_registry(file, arguments.suite)
+    registry = shelf.read()
     results: list[Result] = []
     interrupted = False
     try:
         with keeping(arguments.output):
             for path in arguments.admit:
-                registry = admit_file(registry, path, arguments.memory)
-                enter(registry)
+                registry = admit_file(registry, path, arguments.memory, who=who)
+                shelf.write(registry)
             for better, result in improve(
                 registry,
                 arguments.methods,
@@ -373,14 +391,17 @@ def _improve(arguments: argparse.Namespace) -> int:
                 seed=arguments.seed,
                 workers=arguments.workers,
                 memory=arguments.memory,
+                gap=arguments.gap,
+                select=arguments.select or ("*",),
+                who=who,
             ):
                 registry = better
                 results.append(result)
-                enter(registry)
+                shelf.write(registry)
     except KeyboardInterrupt:
         interrupted = True
-    enter(registry)  # where nothing was, or the signal came before it was written
-    _show(registry, escaped(str(file)), as_json=arguments.json)
+    shelf.write(registry)  # where nothing was, or the signal came before it was written
+    _show(registry, escaped(str(shelf.file)), as_json=arguments.json)
     if interrupted:
         raise KeyboardInterrupt
     return 3 if results and all(result.failure is not None for result in results) else 0
@@ -399,7 +420,7 @@ def _show(registry: Registry, source: str, *, as_json: bool) -> None:
         header = ("instance", "memory", "makespan", "gap", "lower bound", "bound by", "method")
         print(format_table(header, [_row(record) for record in registry.records], "llrrrll"))
         print("\n*: in exact arithmetic; other bounds are a solver's or a method's word\n")
-    solved = names & {record.instance for record in registry.records if record.schedule is not None}
+    solved = names & {record.instance for record in registry.records if record.makespan_ns is not None}
     optimal = names & {record.instance for record in registry.records if record.optimal}
     told = f"{len(solved)} have a schedule, and {len(optimal)} an optimal one"
     print(f"{source}: of {len(names)} instances {told}")
@@ -415,7 +436,7 @@ def _row(record: Record) -> tuple[str, ...]:
         "" if record.makespan_ns is None else f"{record.bound.gap(record.makespan_ns):.2%}",
         format_time(record.lower_bound_ns),
         record.bound_by + "*" * record.certified,
-        "" if record.schedule is None else record.schedule.method,
+        record.method or "",
     )
 
 

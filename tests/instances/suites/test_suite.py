@@ -17,7 +17,7 @@ from pebbler.instances.suites import manifest
 from pebbler.instances.suites.manifest import write_suite
 from pebbler.instances.suites.suite import Member, Real, Suite, find_suite, list_suites, members
 
-SUITES = ("papers", "random", "scaling", "tight", "tiny", "transformers")
+SUITES = ("papers", "pebbler-2026", "random", "scaling", "tight", "tiny", "transformers")
 CHECKSUMS = {
     "tiny": "35bbd47694e6e2080c39fee284e7d3608adfa352710f4bb56170b12d1c0dfc81",
     "random": "dac951442fe6292dc1b27902cb31383e67110597a49ec9b49c65285245263cf2",
