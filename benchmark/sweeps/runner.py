@@ -54,6 +54,7 @@ def make(
     lost: tuple[type[Exception], ...] = (),
     retry: bool = False,
     again: bool = False,
+    here: bool = False,
 ) -> Tally:
     """Make the runs that the results do not have, and add each as soon as it is made.
 
@@ -73,6 +74,9 @@ def make(
         Whether to repeat the runs that failed.
     again
         Whether to repeat all runs; new runs replace the old ones.
+    here
+        Whether runs need no processes of their own, as rules do not: they take less time than a process
+        takes to begin. Such runs have no wall limit, and one that crashes ends the sweep.
 
     Raises
     ------
@@ -89,7 +93,7 @@ def make(
     flying: dict[Future[Made], Job] = {}
     try:
         for job in wanted:
-            flying[executor.submit(perform, job, versions, ended)] = job
+            flying[executor.submit(perform_here if here else perform, job, versions, ended)] = job
         for count, future in enumerate(as_completed(list(flying)), start=1):
             job = flying.pop(future)
             made = _answer(future, lost)
@@ -112,14 +116,14 @@ def make(
     return Tally(len(jobs) - len(wanted), len(wanted), failed)
 
 
-def make_in_turn(jobs: Sequence[Job], path: Path, *, again: bool = False) -> Tally:
+def make_in_turn(jobs: Sequence[Job], path: Path, *, again: bool = False, here: bool = False) -> Tally:
     """Make the runs that a results file does not have, one after the other, as `make` does.
 
     The file and its folder are created if need be.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with Results(path, write=True) as results:
-        return make(jobs, results, ThreadPoolExecutor(1), again=again)
+        return make(jobs, results, ThreadPoolExecutor(1), again=again, here=here)
 
 
 def warn_of_crowding(jobs: Sequence[Job], at_once: int) -> None:
@@ -154,10 +158,7 @@ def perform(job: Job, versions: dict[str, str], ended: Event | None = None) -> M
         When the packages or the instance here differ.
     """
     ended = ended or Event()
-    if versions != package_versions():
-        raise PebblerError(
-            f"a worker has {package_versions()} where the sweep has {versions}; install the same everywhere"
-        )
+    _require_same(versions)
     method = job.setting.method
     with Child() as child:
         with nullcontext() if method in _loaded else _loading:
@@ -167,6 +168,31 @@ def perform(job: Job, versions: dict[str, str], ended: Event | None = None) -> M
         measured = lost or _called(child, measure, job, job.setting.wall_limit, ended)
         assert measured is not None
         return Made(measured, time.monotonic() - began, origin())
+
+
+def perform_here(job: Job, versions: dict[str, str], ended: Event | None = None) -> Made:
+    """Make a run in this process, as `perform` does in one of its own.
+
+    Raises
+    ------
+    PebblerError
+        When the packages or the instance here differ.
+    """
+    if ended is not None and ended.is_set():
+        raise InterruptedError("the sweep was ended")
+    _require_same(versions)
+    load(job)
+    began = time.monotonic()
+    measured = measure(job)
+    return Made(measured, time.monotonic() - began, origin())
+
+
+def _require_same(versions: dict[str, str]) -> None:
+    """Refuse packages of other versions than the sweep has."""
+    if versions != package_versions():
+        raise PebblerError(
+            f"a worker has {package_versions()} where the sweep has {versions}; install the same everywhere"
+        )
 
 
 def _called(
