@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pebbler.heuristics.methods import Limits, find_method
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.origin import LayerTasks
 from pebbler.validate.check import check
+from pebbler.validate.measures import memory_curve
 from pebbler.validate.schedule import Operation, Schedule
 
 Memory = Literal["contiguous", "paged"]
@@ -119,3 +121,85 @@ def copies(schedule: Schedule, kind: str) -> list[Operation]:
 
 def runs(schedule: Schedule) -> list[Operation]:
     return sorted((o for o in schedule.operations if o.kind == "run"), key=lambda o: (o.start_ns, o.id))
+
+
+def traced(
+    forward: Sequence[tuple[str, str, str, str]],
+    backward: Sequence[tuple[str, str]],
+    *,
+    mib: Mapping[str, float] | None = None,
+    ns: Mapping[str, int] | None = None,
+    copy: int = 10,
+    budget: int = 1 << 40,
+) -> Instance:
+    """Return an iteration of operators, each a layer of its own.
+
+    Parameters
+    ----------
+    forward
+        Name, kind, what is read and what is made. What nothing makes is on the device at the start.
+    backward
+        Names of operators in the order of the backward pass, and what each reads besides the gradient.
+    mib, ns
+        Sizes of blocks and times of tasks by name (``B(name)`` for the backward pass); else 1.
+    """
+    sizes, times = mib or {}, ns or {}
+    made = {makes for _, _, _, makes in forward}
+    blocks: dict[str, Block] = {}
+
+    def block(name: str) -> int:
+        size = round(sizes.get(name, 1) * MIB)
+        start: Literal["device", "absent"] = "absent" if name in made or name[0] == "'" else "device"
+        one = Block(name=name, bytes=size, offload_ns=copy, prefetch_ns=copy, initially=start)
+        blocks.setdefault(name, one)
+        return list(blocks).index(name)
+
+    def task(name: str, reads: Sequence[str], makes: str, time: int, *, again: bool) -> Task:
+        return Task(
+            name=name,
+            inputs=tuple(block(one) for one in reads),
+            outputs=(block(makes),),
+            algorithms=(Algorithm(name="a", duration_ns=time, workspace_bytes=0),),
+            recomputable=again,
+        )
+
+    tasks = [
+        task(f"FP({name})", reads.split(), makes, times.get(name, 1), again=True)
+        for name, _, reads, makes in forward
+    ]
+    gradient: list[str] = []
+    for name, reads in backward:
+        made_here = f"'{name}"
+        own = times.get(f"B({name})", 1)
+        tasks.append(task(f"BP({name})", [*reads.split(), *gradient], made_here, own, again=False))
+        gradient = [made_here]
+    places = {name: i for i, (name, *_) in enumerate(forward)}
+    behind = {name: len(forward) + i for i, (name, _) in enumerate(backward)}
+    kinds = {name: kind for name, kind, _, _ in forward}
+    return Instance(
+        name="traced",
+        engines="duplex",
+        budget_bytes=budget,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=tuple(blocks.values()),
+        tasks=tuple(tasks),
+        layers=tuple(
+            LayerTasks(
+                name=name,
+                kind=kinds.get(name, "other"),
+                forward=(places[name],) if name in places else (),
+                backward=(behind[name],) if name in behind else (),
+            )
+            for name in dict.fromkeys([*places, *behind])
+        ),
+    )
+
+
+def on_device(instance: Instance, schedule: Schedule, task: str) -> int:
+    """Return the bytes that are in use when a task begins to run for the first time, with its outputs."""
+    begins = min(o.start_ns for o in runs(schedule) if instance.tasks[o.task or 0].name == task)
+    instants, levels = memory_curve(instance, schedule)
+    return next(
+        level for instant, level in reversed(list(zip(instants, levels, strict=True))) if instant <= begins
+    )
