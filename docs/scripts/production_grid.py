@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -239,6 +239,20 @@ def read_cells(runs: Sequence[Run]) -> list[Cell]:
     return found
 
 
+def violations(found: Sequence[Cell], method: str) -> tuple[int, int]:
+    """Return how often a method takes longer with more memory, and in how many pairs of budgets it could.
+
+    A pair are neighbours among the budgets of a graph for which the method has a schedule.
+    """
+    times: dict[str, list[int]] = {}
+    for cell in found:
+        run = cell.ours if method == OURS else cell.rules.get(method)
+        if run is not None and run.found.iteration_ns is not None:
+            times.setdefault(cell.graph, []).append(run.found.iteration_ns)
+    pairs = [pair for mine in times.values() for pair in pairwise(mine)]
+    return sum(loose > tight for tight, loose in pairs), len(pairs)
+
+
 def report(runs: Sequence[Run]) -> str:
     """Return what is known of the grid: how far it has come, the rules, the graphs, and what rules miss."""
     found = read_cells(runs)
@@ -257,7 +271,8 @@ def _targets(found: Sequence[Cell]) -> str:
     gaps = [cell.ours.found.gap for cell in found if cell.ours is not None]
     return (
         f"Ours is within 2 % of its bound in {sum(gap <= 0.02 for gap in gaps)} of {len(gaps)} cells; "
-        f"the median is {percent(median(gaps))}."
+        f"the median is {percent(median(gaps))}. It takes longer with more memory in "
+        "{} of {} pairs of budgets.".format(*violations(found, OURS))
     )
 
 
@@ -282,9 +297,13 @@ def _rules_table(found: Sequence[Cell]) -> str:
                 percent(max(over)) if over else "",
                 percent(median(own)) if own else "",
                 str(wins[rule]),
+                "{} of {}".format(*violations(found, rule)),
             )
         )
-    header = ("rule", "schedules", "median", "nine of ten", "worst", "median, own problem", "fastest in")
+    header = (
+        *("rule", "schedules", "median", "nine of ten", "worst", "median, own problem", "fastest in"),
+        "longer with more memory",
+    )
     return markdown(header, rows)
 
 

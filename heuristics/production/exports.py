@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -58,7 +57,7 @@ class Exported:
     moved_bytes: int
 
     def __str__(self) -> str:
-        told = [(treatment, format_size(self.bytes_by.get(treatment, 0))) for treatment in TAGS]
+        told = [(treatment, format_size(self.bytes_by[treatment])) for treatment in TAGS]
         lost = (
             f"{format_size(self.other_bytes)} treated otherwise, {format_size(self.moved_bytes)} of other "
             "data that move, and when and where everything is"
@@ -175,13 +174,13 @@ def _exported(
     told: Mapping[int, Treatment],
 ) -> Exported:
     """Return a policy with what it loses, where `told` is what it says of each saved tensor."""
-    by: Counter[Treatment] = Counter()
+    by: dict[Treatment, int] = dict.fromkeys(TAGS, 0)
     for d, treatment in chosen.items():
         by[treatment] += instance.blocks[d].bytes
     moved = {o.block for o in schedule.operations if o.kind == "prefetch" and o.block is not None}
     return Exported(
         lines,
-        dict(by),
+        by,
         sum(instance.blocks[d].bytes for d in chosen if told[d] != chosen[d]),
         sum(instance.blocks[d].bytes for d in moved if d not in chosen),
     )

@@ -272,17 +272,21 @@ class _Reader:
         return self.storage_of[name]
 
     def _tangents(self, tangents: Sequence[str], outputs: Sequence[str]) -> Operator:
-        """Return the task that makes tangents of the outputs, for what is outside of the graph."""
+        """Return the task that makes tangents of the outputs, for what is outside of the graph.
+
+        It counts as one that rewrites the outputs: they have been given away, and are not made again.
+        """
         made = [d for name in tangents if (d := self._new(name, "data")) is not None]
-        read = list(dict.fromkeys(self.storage_of[name] for name in outputs if name in self.storage_of))
+        given = dict.fromkeys(self.storage_of[name] for name in outputs if name in self.storage_of)
+        read = [d for d in given if self.storages[d].place == "data"]
         return Operator(
             name="BP(tangents loss)",
             module="tangents",
             module_kind="loss",
             direction="backward",
-            inputs=tuple(read),
+            inputs=(),
             outputs=tuple(made),
-            updates=(),
+            updates=tuple(read),
             flops=0,
             elements=sum(self.shapes[name].elements for name in tangents),
             moved_bytes=sum(self.storages[d].bytes for d in (*read, *made)),

@@ -41,9 +41,8 @@ from .options import (
     workload_and_budget,
 )
 from .pack import add_pack
-from .policy import add_policy
 from .profile import add_profile
-from .run import add_emit, add_run
+from .run import add_emit, add_policy, add_run
 from .streams import add_streams
 from .suites import add_best_known, add_schemas, add_suite
 
@@ -477,9 +476,9 @@ def _parser() -> argparse.ArgumentParser:
     add_profile(commands)
     add_measure(commands)
     add_emit(commands)
+    add_policy(commands)
 
     add_pack(commands)
-    add_policy(commands)
     add_streams(commands)
     add_frontier(commands)
     add_bench(commands)

@@ -20,7 +20,18 @@ from pebbler.instances.foreign.read import read_foreign  # noqa: E402
 from pebbler.instances.instance import Instance  # noqa: E402
 from pebbler.instances.memory import with_budget  # noqa: E402
 
-NO_KERNEL = ("t.", "view.", "transpose.", "permute.", "expand.", "detach.", "alias.", "split.", "unsqueeze.")
+NO_KERNEL = (
+    "t.",
+    "view.",
+    "transpose.",
+    "permute.",
+    "expand.",
+    "detach.",
+    "alias.",
+    "split.",
+    "unsqueeze.",
+    "squeeze.",
+)
 
 
 class Net(nn.Module):
