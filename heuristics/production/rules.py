@@ -13,6 +13,7 @@ from itertools import accumulate, pairwise
 from ...instances.instance import Instance
 from ...instances.memory import live_bytes, with_budget
 from ...instances.units import LARGEST
+from ...validate.schedule import Schedule
 from ..clock import OutOfTime, limited, look
 from ..loading import loads
 from ..methods import Answer, Limits, Refusal, register
@@ -344,15 +345,29 @@ def deepcompile_offload(instance: Instance, limits: Limits) -> Answer:
     """Offload every saved tensor of 5 MiB or more after its last use, and keep the largest that have room.
 
     A tensor comes back so many tasks before its first use as its copy takes, as long as what those tasks
-    would hold without offloading, all that came back before, and the tensor together fit the budget.
+    would hold without offloading, all that came back before, and the tensor together fit the budget. If
+    memory runs out nevertheless, smaller tensors leave, too.
 
     Raises
     ------
     Refusal
         When a tensor cannot be copied, or there is no room even with all of them on the host.
     """
-    moved = [d for d in activations(instance) if instance.blocks[d].bytes >= _LEAST_MOVED]
-    moved.sort(key=lambda d: -instance.blocks[d].bytes)
+    saved = activations(instance)
+    large = [d for d in saved if instance.blocks[d].bytes >= _LEAST_MOVED]
+    try:
+        return Answer(_moved_out(instance, limits, large))
+    except OutOfTime:
+        raise
+    except Refusal:
+        if len(large) == len(saved):
+            raise
+    return Answer(_moved_out(instance, limits, saved))
+
+
+def _moved_out(instance: Instance, limits: Limits, moved: list[int]) -> Schedule:
+    """Return DeepCompile's program where some tensors may leave."""
+    moved = sorted(moved, key=lambda d: -instance.blocks[d].bytes)
     room = instance.pool_bytes - _floor(instance, moved)
     for d in tuple(moved):
         if instance.blocks[d].bytes <= room:
@@ -360,13 +375,12 @@ def deepcompile_offload(instance: Instance, limits: Limits) -> Answer:
             moved.remove(d)
     packed = last_read(instance, moved)
     policy = Policy(hosted=packed.keys(), ahead=_hoisted(instance, moved))
-    schedule = issued(
+    return issued(
         instance,
         limits,
         "deepcompile-offload",
         lambda builder, most: Synchronous(builder, policy, most, packed),
     )
-    return Answer(schedule)
 
 
 def _partitioned(partition: Partition, saved: set[int]) -> Policy:

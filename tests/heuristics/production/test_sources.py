@@ -323,6 +323,16 @@ def test_nothing_leaves_that_fits_or_is_small_and_one_stays_that_has_room() -> N
     assert len(copies(solved("deepcompile-offload", room), "offload")) == 1
 
 
+def test_small_tensors_leave_too_where_large_ones_are_not_enough() -> None:
+    """Its least size is ignored where memory ran out even with all larger tensors on the host."""
+    instance = compiled(bytes_of_one=4, budget=9 * MIB)
+    assert names_of(instance, solved("deepcompile-offload", instance), "offload") == []
+    forward = [(f"act{i}", "relu", f"act_{i}", f"act_{i + 1}") for i in range(4)]
+    backward = [("loss", ""), *((f"act{i}", f"act_{i + 1}") for i in reversed(range(4)))]
+    small = traced(forward, backward, mib=dict.fromkeys([f"act_{i}" for i in range(5)], 4), budget=14 * MIB)
+    assert copies(solved("deepcompile-offload", small), "offload")
+
+
 @pytest.mark.parametrize(("gradient", "expected"), [(16 / MIB, 4), (40, 0)])
 def test_a_copy_back_is_issued_as_early_as_hides_it_and_late_where_memory_is_tight(
     gradient: float, expected: int
