@@ -163,3 +163,30 @@ def test_no_choice_within_the_shares_takes_less_time_than_the_inner_program(seed
 def test_what_must_stay_and_is_more_than_the_share_has_no_program() -> None:
     with pytest.raises(Refusal, match="the inner program has no solution"):
         program(operators((4, 1), stays=(0,)), Share(0.5, 0.0), 0.0, 1.0)
+
+
+def frontier(name: str, copy: int) -> list[int]:
+    """Times of a rule under rising budgets, from the first for which it has a schedule."""
+    times: list[int] = []
+    for budget in range(110, 320, 35):
+        try:
+            instance = with_budget(transformer(6, copy=copy), budget * MIB)
+            times.append(solved(name, instance, "paged").makespan_ns)
+        except Refusal:
+            assert not times
+    return times
+
+
+@pytest.mark.parametrize("name", ["torch-memory-budget", "deepcompile-offload"])
+def test_more_memory_never_takes_longer(name: str) -> None:
+    times = frontier(name, copy=15)
+    assert len(times) >= 3
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_shares_of_a_larger_budget_may_take_longer(name: str) -> None:
+    """What the outer program can share out of more memory, operators need not fill as well."""
+    times = frontier(name, copy=15)
+    assert [times[i] > times[i - 1] for i in range(1, len(times))] == [False, False, True, False, False]
+    assert times[3] == times[2] + 10
