@@ -424,13 +424,14 @@ def picture(runs: Sequence[Run]) -> bytes:
         for axes in (left, right):
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(axis="x", alpha=0.3)
-        left.legend(
+        figure.legend(
             [
                 Line2D([], [], linestyle="", marker=MARKERS[at], color=COLOURS[at])
                 for at in range(len(devices))
             ],
             devices,
-            loc="lower right",
+            loc="outside upper center",
+            ncols=len(devices),
             frameon=False,
         )
         proven = sum(cell.is_proven for cell in found)
