@@ -33,6 +33,8 @@ NAMES = (
     "trl-offload",
     "megatron-offload",
     "deepcompile-offload",
+    "torchtitan-budget",
+    "torchtitan-budget-ilp",
 )
 
 
@@ -419,14 +421,14 @@ def test_refusals_are_sentences(name: str) -> None:
         find_method(name).call(instance, Limits())
 
 
-@pytest.mark.parametrize("name", [*NAMES[2:7], "megatron-offload"])
+@pytest.mark.parametrize("name", [*NAMES[2:7], "megatron-offload", *NAMES[-2:]])
 def test_without_repeated_layers_there_is_nothing_to_checkpoint(name: str) -> None:
     instance = Workload("alexnet", 16, "k40").instance("100%")
     with pytest.raises(Refusal, match="no layers repeat"):
         find_method(name).call(instance, Limits())
 
 
-@pytest.mark.parametrize("name", NAMES[2:7])
+@pytest.mark.parametrize("name", [*NAMES[2:7], *NAMES[-2:]])
 def test_tasks_that_run_once_cannot_be_computed_again(name: str) -> None:
     with pytest.raises(Refusal, match="nothing can be computed again"):
         find_method(name).call(transformer(again=False), Limits())
