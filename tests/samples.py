@@ -10,7 +10,7 @@ import pytest
 
 BY_LAYERS = (
     *("checkpoint-layers", "torchtitan-selective", "transformers-offload", "hidden-states-offload"),
-    *("megatron-offload", "torchtitan-offload"),
+    *("megatron-offload", "torchtitan-offload", "torchtitan-budget", "torchtitan-budget-ilp"),
 )
 """Methods for networks with named layers that repeat, which refuse all else."""
 

@@ -59,7 +59,11 @@ def make(
     lost: tuple[type[Exception], ...] = (),
     retry: bool = False,
     again: bool = False,
+<<<<<<< HEAD
     timed: bool = False,
+=======
+    here: bool = False,
+>>>>>>> df42b68807924295eec8f9f3137152cea4ade001
 ) -> Tally:
     """Make the runs that the results do not have, and add each as soon as it is made.
 
@@ -79,8 +83,14 @@ def make(
         Whether to repeat the runs that failed.
     again
         Whether to repeat all runs; new runs replace the old ones.
+<<<<<<< HEAD
     timed
         Whether each process that makes runs first times the fixed kernel on its machine.
+=======
+    here
+        Whether runs need no processes of their own, as rules do not: they take less time than a process
+        takes to begin. Such runs have no wall limit, and one that crashes ends the sweep.
+>>>>>>> df42b68807924295eec8f9f3137152cea4ade001
 
     Raises
     ------
@@ -97,7 +107,11 @@ def make(
     flying: dict[Future[Made], Job] = {}
     try:
         for job in wanted:
+<<<<<<< HEAD
             flying[executor.submit(perform, job, versions, ended, timed)] = job
+=======
+            flying[executor.submit(perform_here if here else perform, job, versions, ended)] = job
+>>>>>>> df42b68807924295eec8f9f3137152cea4ade001
         for count, future in enumerate(as_completed(list(flying)), start=1):
             job = flying.pop(future)
             made = _answer(future, lost)
@@ -120,14 +134,14 @@ def make(
     return Tally(len(jobs) - len(wanted), len(wanted), failed)
 
 
-def make_in_turn(jobs: Sequence[Job], path: Path, *, again: bool = False) -> Tally:
+def make_in_turn(jobs: Sequence[Job], path: Path, *, again: bool = False, here: bool = False) -> Tally:
     """Make the runs that a results file does not have, one after the other, as `make` does.
 
     The file and its folder are created if need be.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with Results(path, write=True) as results:
-        return make(jobs, results, ThreadPoolExecutor(1), again=again)
+        return make(jobs, results, ThreadPoolExecutor(1), again=again, here=here)
 
 
 def warn_of_crowding(jobs: Sequence[Job], at_once: int) -> None:
@@ -164,11 +178,15 @@ def perform(job: Job, versions: dict[str, str], ended: Event | None = None, time
         When the packages or the instance here differ.
     """
     ended = ended or Event()
+<<<<<<< HEAD
     if versions != package_versions():
         raise PebblerError(
             f"a worker has {package_versions()} where the sweep has {versions}; install the same everywhere"
         )
     kernel = kernel_seconds() if timed else None
+=======
+    _require_same(versions)
+>>>>>>> df42b68807924295eec8f9f3137152cea4ade001
     method = job.setting.method
     with Child() as child:
         with nullcontext() if method in _loaded else _loading:
@@ -178,6 +196,31 @@ def perform(job: Job, versions: dict[str, str], ended: Event | None = None, time
         measured = lost or _called(child, measure, job, job.setting.wall_limit, ended)
         assert measured is not None
         return Made(measured, time.monotonic() - began, origin(), kernel)
+
+
+def perform_here(job: Job, versions: dict[str, str], ended: Event | None = None) -> Made:
+    """Make a run in this process, as `perform` does in one of its own.
+
+    Raises
+    ------
+    PebblerError
+        When the packages or the instance here differ.
+    """
+    if ended is not None and ended.is_set():
+        raise InterruptedError("the sweep was ended")
+    _require_same(versions)
+    load(job)
+    began = time.monotonic()
+    measured = measure(job)
+    return Made(measured, time.monotonic() - began, origin())
+
+
+def _require_same(versions: dict[str, str]) -> None:
+    """Refuse packages of other versions than the sweep has."""
+    if versions != package_versions():
+        raise PebblerError(
+            f"a worker has {package_versions()} where the sweep has {versions}; install the same everywhere"
+        )
 
 
 def _called(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from ...instances.instance import Instance
 from ..program.builder import ProgramBuilder
-from ..recomputation.plan import Policy, Recomputation, fastest_with_room
+from ..recomputation.plan import Policy, Recomputation, fastest_with_room, turn
 
 
 class Hooks(Recomputation):
@@ -61,48 +62,6 @@ class Reloading(Hooks):
 
     def _early(self, d: int) -> None:
         self.builder.prefetch(d, after=self.last_run)
-
-
-class Deferred(Reloading):
-    """Compute waits for a copy out later than it would have to, and a block is on the device until then.
-
-    Parameters
-    ----------
-    builder, policy, most_workspace, packed_after
-        As for `Hooks`.
-    awaited_after
-        For each hosted block, the task after which compute waits for its copy out, and lets it go.
-    """
-
-    def __init__(
-        self,
-        builder: ProgramBuilder,
-        policy: Policy,
-        most_workspace: int,
-        packed_after: Mapping[int, int],
-        awaited_after: Mapping[int, int],
-    ) -> None:
-        super().__init__(builder, policy, most_workspace, packed_after)
-        self.awaited: dict[int, list[int]] = defaultdict(list)
-        for d, k in awaited_after.items():
-            self.awaited[k].append(d)
-        self.copies: dict[int, int] = {}
-
-    def _pack(self, d: int) -> None:
-        self.copies[d] = self.builder.offload(d, after=self.last_run)
-
-    def _forget(self, d: int) -> None:
-        if d not in self.copies:
-            super()._forget(d)
-
-    def _leave(self, k: int) -> None:
-        super()._leave(k)
-        for d in self.awaited.get(k, ()):
-            self.waits.add(self.copies[d])
-            self.builder.release(d)
-
-    def _fetch(self, d: int) -> None:
-        self._early(d)
 
 
 class Synchronous(Hooks):
@@ -183,3 +142,9 @@ class Stashing(Hooks):
         if self.brought:
             self.nodes.append(self.last_run)
             self.brought = False
+
+
+def last_read(instance: Instance, blocks: Iterable[int]) -> dict[int, int]:
+    """Return, for some blocks, the last task of the forward pass that uses them."""
+    end = turn(instance)
+    return {d: max(k for k in instance.uses[d] if k < end) for d in blocks}

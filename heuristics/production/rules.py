@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from msgspec import UNSET
-
 from ...instances.instance import Instance
 from ...instances.memory import live_bytes, with_budget
 from ...instances.units import LARGEST
+from ...validate.schedule import Schedule
 from ..clock import OutOfTime, limited, look
 from ..loading import loads
 from ..methods import Answer, Limits, Refusal, register
 from ..program.sketch import Sketch
 from ..recomputation.plan import NOTHING_AGAIN, Policy, issued, recomputed, restorable, turn
 from ..recomputation.rules import planned
-from .hooks import Deferred, Hooks, OnComputeStream, Reloading, Stashing, Synchronous
+from .hooks import Hooks, OnComputeStream, Reloading, Stashing, Synchronous, last_read
+from .layer_copies import LEAST_OFFLOADED, Deferred, layer_copies, within
 from .modules import modules
 from .partition import Partition, load_networkx
 from .saved import LayerGroup, Operators, activations, layer_groups, layers_of, saved_by
@@ -31,9 +31,6 @@ _LEAST_STASHED = 1024
 
 _STEPS = 20
 """Number of steps in which budgets of torch are tried, from 1 to 0."""
-
-_LEAST_OFFLOADED = 4096
-"""Bytes below which torchtitan leaves a tensor on the device."""
 
 _LEAST_MOVED = 5 * 1024 * 1024
 """Bytes below which DeepCompile leaves a tensor on the device."""
@@ -117,24 +114,16 @@ def torchtitan_offload(instance: Instance, limits: Limits) -> Answer:
         for d in instance.tasks[k].outputs
     }
     dropped = _dropped(instance, groups) - kept
-    end, ends = turn(instance), _region_ends(instance, groups)
     layer_of = {k: i for i, group in enumerate(groups[:-1]) for k in group.forward}
-    made = {d: instance.writers[d][0] for d in activations(instance)}
-    leaving = [d for d in made if made[d] in layer_of and d not in dropped]
-    hosted = _within(instance, [d for d in leaving if instance.blocks[d].bytes >= _LEAST_OFFLOADED])
-    packed = {d: max(k for k in instance.writers[d] if k < end) for d in hosted}
-    last_read = _last_read(instance, hosted)
-    awaited = {d: max(ends[min(ends[made[d]] + 1, end - 1)], ends[last_read[d]]) for d in hosted}
-    ahead: dict[int, tuple[int, ...]] = {}
-    for d in sorted(hosted, key=lambda d: next(k for k in instance.uses[d] if k >= end)):
-        if after := groups[layer_of[made[d]] + 1].backward:
-            ahead[after[0]] = (*ahead.get(after[0], ()), d)
-    policy = Policy(dropped, set(hosted), kept, ahead)
+    leaving = [d for d in activations(instance) if instance.writers[d][0] in layer_of and d not in dropped]
+    hosted = within(instance, [d for d in leaving if instance.blocks[d].bytes >= LEAST_OFFLOADED])
+    copies = layer_copies(instance, groups, hosted)
+    policy = Policy(dropped, set(hosted), kept, copies.ahead)
     schedule = issued(
         instance,
         limits,
         "torchtitan-offload",
-        lambda builder, most: Deferred(builder, policy, most, packed, awaited),
+        lambda builder, most: Deferred(builder, policy, most, copies),
         one_copy_queue=True,
     )
     return Answer(schedule)
@@ -329,8 +318,8 @@ def megatron_offload(instance: Instance, limits: Limits) -> Answer:
     parts = modules(instance)
     last_of = {part.kind: part for part in parts}
     away = [part for part in parts if part is not last_of[part.kind]]
-    last_read = _last_read(instance, [d for part in away for d in part.saved])
-    packed = {d: min(part.last_forward, last_read[d]) for part in away for d in part.saved}
+    read = last_read(instance, [d for part in away for d in part.saved])
+    packed = {d: min(part.last_forward, read[d]) for part in away for d in part.saved}
     ahead: dict[int, tuple[int, ...]] = {}
     for ended, back in zip(reversed(parts), reversed(away), strict=False):
         after = ended.last_backward + 1
@@ -356,29 +345,42 @@ def deepcompile_offload(instance: Instance, limits: Limits) -> Answer:
     """Offload every saved tensor of 5 MiB or more after its last use, and keep the largest that have room.
 
     A tensor comes back so many tasks before its first use as its copy takes, as long as what those tasks
-    would hold without offloading, all that came back before, and the tensor together fit the budget.
+    would hold without offloading, all that came back before, and the tensor together fit the budget. If
+    memory runs out nevertheless, smaller tensors leave, too.
 
     Raises
     ------
     Refusal
         When a tensor cannot be copied, or there is no room even with all of them on the host.
     """
-    moved = [d for d in activations(instance) if instance.blocks[d].bytes >= _LEAST_MOVED]
-    moved.sort(key=lambda d: -instance.blocks[d].bytes)
+    saved = activations(instance)
+    large = [d for d in saved if instance.blocks[d].bytes >= _LEAST_MOVED]
+    try:
+        return Answer(_moved_out(instance, limits, large))
+    except OutOfTime:
+        raise
+    except Refusal:
+        if len(large) == len(saved):
+            raise
+    return Answer(_moved_out(instance, limits, saved))
+
+
+def _moved_out(instance: Instance, limits: Limits, moved: list[int]) -> Schedule:
+    """Return DeepCompile's program where some tensors may leave."""
+    moved = sorted(moved, key=lambda d: -instance.blocks[d].bytes)
     room = instance.pool_bytes - _floor(instance, moved)
     for d in tuple(moved):
         if instance.blocks[d].bytes <= room:
             room -= instance.blocks[d].bytes
             moved.remove(d)
-    packed = _last_read(instance, moved)
+    packed = last_read(instance, moved)
     policy = Policy(hosted=packed.keys(), ahead=_hoisted(instance, moved))
-    schedule = issued(
+    return issued(
         instance,
         limits,
         "deepcompile-offload",
         lambda builder, most: Synchronous(builder, policy, most, packed),
     )
-    return Answer(schedule)
 
 
 def _partitioned(partition: Partition, saved: set[int]) -> Policy:
@@ -411,42 +413,12 @@ def _packed(instance: Instance, groups: Sequence[LayerGroup]) -> dict[int, int]:
     }
 
 
-def _region_ends(instance: Instance, groups: Sequence[LayerGroup]) -> list[int]:
-    """Return, per task of the forward pass, the last of the tasks in a row that belong to the same group."""
-    group_of = {k: i for i, group in enumerate(groups) for k in group.forward}
-    ends = list(range(turn(instance)))
-    for k in reversed(ends[:-1]):
-        if group_of.get(k) == group_of.get(k + 1):
-            ends[k] = ends[k + 1]
-    return ends
-
-
-def _within(instance: Instance, blocks: Sequence[int]) -> list[int]:
-    """Return the largest of some blocks for which the host has room beside data that is there before."""
-    if instance.host_budget_bytes is UNSET:
-        return list(blocks)
-    there = (block.bytes for block in instance.blocks if block.initially != "absent")
-    room = instance.host_budget_bytes - sum(there)
-    taken: set[int] = set()
-    for d in sorted(blocks, key=lambda d: -instance.blocks[d].bytes):
-        if instance.blocks[d].bytes <= room:
-            room -= instance.blocks[d].bytes
-            taken.add(d)
-    return [d for d in blocks if d in taken]
-
-
 def _floor(instance: Instance, moved: Sequence[int]) -> int:
     """Return the peak with some blocks on the host, in bytes of the pool."""
     sketch = Sketch(with_budget(instance, LARGEST))
-    packed = _last_read(instance, moved)
+    packed = last_read(instance, moved)
     Synchronous(sketch, Policy(hosted=packed.keys()), 0, packed).all()
     return sketch.peak_bytes
-
-
-def _last_read(instance: Instance, moved: Sequence[int]) -> dict[int, int]:
-    """Return, for some blocks, the last task of the forward pass that uses them."""
-    end = turn(instance)
-    return {d: max(k for k in instance.uses[d] if k < end) for d in moved}
 
 
 def _hoisted(instance: Instance, moved: Sequence[int]) -> dict[int, tuple[int, ...]]:

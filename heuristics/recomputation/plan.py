@@ -126,7 +126,10 @@ def issued(
         When there is no room even without workspaces.
     """
     reason = ""
-    for most in (LARGEST, CAFFE_WORKSPACE, 0):
+    largest = max(
+        (a.workspace_bytes for task in instance.tasks for a in task.algorithms if a.on == "device"), default=0
+    )
+    for most in (LARGEST, *(most for most in (CAFFE_WORKSPACE, 0) if most < largest)):
         issue: Issue = partial(_issue, make, most)
         try:
             return build_program(instance, limits.memory, issue, one_copy_queue=one_copy_queue).finish(name)

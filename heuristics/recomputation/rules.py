@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from math import isqrt
+from math import gcd, isqrt
 
 import numpy as np
 
@@ -38,8 +38,8 @@ _OFFLOADED = ("convolution", "join")
 To compute the output of a join again would need the outputs of all layers before it.
 """
 
-_STEPS = 2_000
-"""Number of steps into which the knapsack divides its capacity."""
+_STEPS = 10_000
+"""Greatest number of steps into which the knapsack divides its capacity, as in PyTorch."""
 
 
 def planned(instance: Instance) -> Instance:
@@ -213,20 +213,25 @@ def _ahead(instance: Instance, hosted: set[int]) -> dict[int, tuple[int, ...]]:
 
 
 def fill(values: Sequence[int], sizes: Sequence[int], capacity: int) -> list[bool]:
-    """Solve a 0-1 knapsack by dynamic programming on the capacity, in steps; sizes round up."""
+    """Solve a 0-1 knapsack by dynamic programming on the capacity.
+
+    It is exact where few multiples of what divides all sizes fit; else, sizes are rounded up to larger steps.
+    """
     if capacity >= sum(sizes):
         return [True] * len(sizes)
-    step = -(-capacity // _STEPS) or 1
-    best = np.zeros(_STEPS + 1, dtype=np.int64)
-    taken = np.zeros((len(sizes), _STEPS + 1), dtype=bool)
+    unit = gcd(*sizes)
+    step = unit * (-(-capacity // (unit * _STEPS)) or 1)
+    room = capacity // step
+    best = np.zeros(room + 1, dtype=np.int64)
+    taken = np.zeros((len(sizes), room + 1), dtype=bool)
     weights = [-(-size // step) for size in sizes]
     for i, (value, weight) in enumerate(zip(values, weights, strict=True)):
         look()
-        if weight <= _STEPS:
+        if weight <= room:
             with_it = best[: len(best) - weight] + value  # also where it is nothing
             taken[i, weight:] = with_it > best[weight:]
             best[weight:] = np.maximum(best[weight:], with_it)
-    room, kept = capacity // step, [False] * len(sizes)
+    kept = [False] * len(sizes)
     for i in reversed(range(len(sizes))):
         if taken[i, room]:
             kept[i] = True

@@ -46,6 +46,7 @@ COMMANDS = [
     "trace",
     "profile",
     "run",
+    "policy",
     "pack",
     "streams",
     "frontier",

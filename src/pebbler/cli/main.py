@@ -42,7 +42,7 @@ from .options import (
 )
 from .pack import add_pack
 from .profile import add_profile
-from .run import add_emit, add_run
+from .run import add_emit, add_policy, add_run
 from .streams import add_streams
 from .suites import add_best_known, add_contest, add_schemas, add_suite
 
@@ -156,8 +156,9 @@ def _foreign(arguments: argparse.Namespace) -> Instance:
     from ..instances.foreign.read import read_foreign
     from ..instances.memory import with_host_memory
 
-    refuse_options(arguments, arguments.foreign, WORKLOAD_OPTIONS)
-    instance = linked(read_foreign(arguments.foreign), arguments)
+    others = [option for option in WORKLOAD_OPTIONS if option != "device"]
+    refuse_options(arguments, arguments.foreign, others)
+    instance = linked(read_foreign(arguments.foreign, arguments.device), arguments)
     if arguments.budget is None and not instance.budget_bytes:
         raise PebblerError(f"{arguments.foreign} has no budget; give one, such as --budget 80%")
     if arguments.host_memory is None:
@@ -407,7 +408,8 @@ def _parser() -> argparse.ArgumentParser:
         "--from",
         dest="foreign",
         metavar="FILE",
-        help="of another project instead: a config of G10, a graph of MOCCASIN or Checkmate, or a log of DTR",
+        help="of another project instead: a joint graph of torch (on --device), a config of G10, a graph of "
+        "MOCCASIN or Checkmate, a log of DTR",
     )
     add_workload(command)
     add_transforms(command)
@@ -475,6 +477,7 @@ def _parser() -> argparse.ArgumentParser:
     add_profile(commands)
     add_measure(commands)
     add_emit(commands)
+    add_policy(commands)
 
     add_pack(commands)
     add_streams(commands)
