@@ -59,11 +59,8 @@ def make(
     lost: tuple[type[Exception], ...] = (),
     retry: bool = False,
     again: bool = False,
-<<<<<<< HEAD
     timed: bool = False,
-=======
     here: bool = False,
->>>>>>> df42b68807924295eec8f9f3137152cea4ade001
 ) -> Tally:
     """Make the runs that the results do not have, and add each as soon as it is made.
 
@@ -83,14 +80,11 @@ def make(
         Whether to repeat the runs that failed.
     again
         Whether to repeat all runs; new runs replace the old ones.
-<<<<<<< HEAD
     timed
         Whether each process that makes runs first times the fixed kernel on its machine.
-=======
     here
         Whether runs need no processes of their own, as rules do not: they take less time than a process
         takes to begin. Such runs have no wall limit, and one that crashes ends the sweep.
->>>>>>> df42b68807924295eec8f9f3137152cea4ade001
 
     Raises
     ------
@@ -107,11 +101,7 @@ def make(
     flying: dict[Future[Made], Job] = {}
     try:
         for job in wanted:
-<<<<<<< HEAD
-            flying[executor.submit(perform, job, versions, ended, timed)] = job
-=======
-            flying[executor.submit(perform_here if here else perform, job, versions, ended)] = job
->>>>>>> df42b68807924295eec8f9f3137152cea4ade001
+            flying[executor.submit(perform_here if here else perform, job, versions, ended, timed)] = job
         for count, future in enumerate(as_completed(list(flying)), start=1):
             job = flying.pop(future)
             made = _answer(future, lost)
@@ -178,15 +168,8 @@ def perform(job: Job, versions: dict[str, str], ended: Event | None = None, time
         When the packages or the instance here differ.
     """
     ended = ended or Event()
-<<<<<<< HEAD
-    if versions != package_versions():
-        raise PebblerError(
-            f"a worker has {package_versions()} where the sweep has {versions}; install the same everywhere"
-        )
-    kernel = kernel_seconds() if timed else None
-=======
     _require_same(versions)
->>>>>>> df42b68807924295eec8f9f3137152cea4ade001
+    kernel = kernel_seconds() if timed else None
     method = job.setting.method
     with Child() as child:
         with nullcontext() if method in _loaded else _loading:
@@ -198,7 +181,7 @@ def perform(job: Job, versions: dict[str, str], ended: Event | None = None, time
         return Made(measured, time.monotonic() - began, origin(), kernel)
 
 
-def perform_here(job: Job, versions: dict[str, str], ended: Event | None = None) -> Made:
+def perform_here(job: Job, versions: dict[str, str], ended: Event | None = None, timed: bool = False) -> Made:
     """Make a run in this process, as `perform` does in one of its own.
 
     Raises
@@ -209,10 +192,11 @@ def perform_here(job: Job, versions: dict[str, str], ended: Event | None = None)
     if ended is not None and ended.is_set():
         raise InterruptedError("the sweep was ended")
     _require_same(versions)
+    kernel = kernel_seconds() if timed else None
     load(job)
     began = time.monotonic()
     measured = measure(job)
-    return Made(measured, time.monotonic() - began, origin())
+    return Made(measured, time.monotonic() - began, origin(), kernel)
 
 
 def _require_same(versions: dict[str, str]) -> None:
