@@ -121,7 +121,7 @@ def test_texts_ask_only_for_numbers_that_are_there(folder: Path, name: str) -> N
 CLAIMS = {
     "gaps/best": "local-search",
     "gaps/best-rule": "modnn",
-    "production/best-rule": "torch-memory-budget",
+    "production/best-rule": "torchtitan-budget",
     "adversary/contradictions": "0",
     "checker/silent": "0",
     "links/proven": "1",
