@@ -63,6 +63,7 @@ def test_there_are_twelve_cells() -> None:
     assert len(set(CELLS)) == 12
 
 
+@pytest.mark.slow
 def test_a_cell_is_solved_with_the_optimizer_on_one_side_too(file: Path) -> None:
     (one,) = read(file).cells
     assert one.makespan_ns is not None

@@ -156,6 +156,7 @@ FORMS = (
     _form("check-bound {instance} {certificate}"),
     _form("check-trace {trace}"),
     _form("trace {instance} {schedule} -o {out}"),
+    _form("policy {instance} {schedule}", {"--for": ("torch", "megatron"), "-o": ("{out}",)}),
     _form("emit {lenet} {lenet_schedule} -o {out}"),
     _form(
         "run {lenet} {lenet_schedule} --backend cpu --repeat 1",

@@ -126,6 +126,7 @@ def test_all_stages_leave_their_files(
     assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
+@pytest.mark.slow
 def test_layers_run_on_streams(fake_cuda: FakeCuda, tmp_path: Path, page: Path) -> None:  # noqa: ARG001, F811
     options = ["--layers", "siamese/conv1", "--device", "p100"]
     assert measure_small(tmp_path / "gpu", "streams,page", *options) == 0

@@ -118,6 +118,7 @@ def test_a_plan_that_will_not_do_is_refused(frontend: FakeCuda, plan: str, less:
     del frontend
 
 
+@pytest.mark.slow
 def test_from_a_profile_of_both_providers_to_the_same_bits(frontend: FakeCuda) -> None:
     measured = profile("cifar10_quick", 4, find_backend("cuda", PROVIDERS), repeat=1)
     assert set(measured.machine.libraries) == {"PyCUDA", "cuBLAS", "cuDNN", "cudnn-frontend"}
