@@ -14,7 +14,7 @@ from .instances import adversarial, features
 from .theorems import MACHINE, PLAIN, THEOREMS
 
 SLOW = pytest.mark.slow
-SOME = 0.3
+SOME = 0.4
 """Share of the attacks that the suite makes."""
 RARE = ("single peak", "prices", "prices with second runs", "windows", "idle windows", "parts")
 """Theorems whose rows are in few models: the suite attacks them as often as `.ci/long`."""

@@ -335,6 +335,7 @@ def test_results_of_another_gpu_are_not_mixed(folder: Path) -> None:
 # --- the program ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_command_in_order(
     fake_cuda: FakeCuda,  # noqa: ARG001, F811
     tmp_path: Path,
