@@ -20,7 +20,14 @@ from typing import Any
 from ..devices.device import Device, Precision
 from ..devices.roofline import COST_MODEL, Convolution, Pass
 from ..errors import FormatError
-from ..importers.operators import Operator, OperatorGraph, Place, Storage, operator_instance
+from ..importers.operators import (
+    Operator,
+    OperatorGraph,
+    Place,
+    Storage,
+    convolution_of,
+    operator_instance,
+)
 from ..instance import Instance
 from ..origin import Origin
 
@@ -57,8 +64,6 @@ _VIEWS = frozenset(
     )
 )
 """Operators whose results share the memory of their first operand."""
-
-_MIRRORED: dict[Pass, Pass] = {"FP": "BP1", "BP1": "FP", "BP2": "BP2"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,33 +379,11 @@ class _Reader:
             return None, ()
         if source is None or target is None or weights is None or len(numbers) != 6:
             return None, ()
-        strides, pads, dilations, transposed, _, groups = map(_literal, numbers)
-        simple = len(set(strides)) == len(set(pads)) == 1 and set(dilations) == {1}
-        if not (passes and simple and len(source.sizes) == 4 and source.kind in ("f32", *_HALF)):
+        if source.kind not in ("f32", *_HALF):
             return None, ()
-        if transposed:
-            source, target = target, source
-            passes = [_MIRRORED[which] for which in passes]
-        (batch, in_channels, in_height, in_width), (_, out_channels, out_height, out_width) = (
-            source.sizes,
-            target.sizes,
-        )
-        convolution = Convolution(
-            batch=batch,
-            in_channels=in_channels,
-            out_channels=out_channels,
-            in_height=in_height,
-            in_width=in_width,
-            out_height=out_height,
-            out_width=out_width,
-            kernel_h=weights.sizes[2],
-            kernel_w=weights.sizes[3],
-            stride=strides[0],
-            pad=pads[0],
-            groups=groups,
-            value_bytes=_BYTES[source.kind],
-        )
-        return convolution, tuple(passes)
+        read = [_literal(number) for number in numbers]
+        value_bytes = _BYTES[source.kind]
+        return convolution_of(source.sizes, weights.sizes, target.sizes, read, passes, value_bytes)
 
     def _tensor(self, argument: ast.expr) -> _Shape | None:
         return self.shapes.get(argument.id) if isinstance(argument, ast.Name) else None

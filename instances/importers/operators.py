@@ -7,6 +7,7 @@ A storage is a piece of memory; tensors that are views of each other share one. 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
@@ -25,6 +26,9 @@ from ..instance import Algorithm, Block, Instance, Task
 from ..origin import LayerTasks, Origin
 
 Place = Literal["parameter", "buffer", "constant", "gradient", "input", "data"]
+
+_MIRRORED: dict[Pass, Pass] = {"FP": "BP1", "BP1": "FP", "BP2": "BP2"}
+"""Passes of a transposed convolution, as those of the convolution that it is the backward pass of."""
 
 _RESIDENT = ("parameter", "buffer", "constant", "gradient")
 
@@ -103,6 +107,57 @@ class OperatorGraph:
     def resident_bytes(self) -> int:
         """Bytes of parameters, their gradients, buffers and constants."""
         return sum(storage.bytes for storage in self.storages if storage.place in _RESIDENT)
+
+
+def convolution_of(
+    source: Sequence[int],
+    weights: Sequence[int],
+    target: Sequence[int],
+    numbers: Sequence[Any],
+    passes: Sequence[Pass],
+    value_bytes: int,
+) -> tuple[Convolution | None, tuple[Pass, ...]]:
+    """Return a convolution and the passes that an operator computes of it.
+
+    Only where the cost model has algorithms: two dimensions, one stride and one padding, no dilation. A
+    transposed convolution is the one that it is the backward pass of.
+
+    Parameters
+    ----------
+    source, weights, target
+        Sizes of the input, the weights and the output.
+    numbers
+        As torch's operator has them: strides, paddings, dilations, whether it is transposed, paddings of the
+        output, and groups.
+    passes
+        What the operator computes.
+    value_bytes
+        Bytes of a value.
+    """
+    strides, pads, dilations, transposed, _, groups = numbers
+    simple = len(set(strides)) == len(set(pads)) == 1 and set(dilations) == {1}
+    if not (passes and simple and len(source) == 4):
+        return None, ()
+    if transposed:
+        source, target = target, source
+        passes = [_MIRRORED[which] for which in passes]
+    (batch, in_channels, in_height, in_width), (_, out_channels, out_height, out_width) = source, target
+    convolution = Convolution(
+        batch=batch,
+        in_channels=in_channels,
+        out_channels=out_channels,
+        in_height=in_height,
+        in_width=in_width,
+        out_height=out_height,
+        out_width=out_width,
+        kernel_h=weights[2],
+        kernel_w=weights[3],
+        stride=strides[0],
+        pad=pads[0],
+        groups=groups,
+        value_bytes=value_bytes,
+    )
+    return convolution, tuple(passes)
 
 
 def operator_instance(

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 from ..devices.device import Precision
 from ..devices.roofline import Convolution, Pass
 from ..errors import PebblerError
-from .operators import Operator, OperatorGraph, Place, Storage
+from .operators import Operator, OperatorGraph, Place, Storage, convolution_of
 from .torch_gpu import OnGpu, gpu_kernels
 from .torch_labels import ModuleLabels
 from .torch_refusals import StepError, explained, is_loss, loss_of
@@ -40,7 +40,6 @@ _LIFT = {"aten::lift", "aten::lift_fresh", "aten::lift_fresh_copy"}
 _ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
 _CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
 _HALF: dict[Any, Precision] = {torch.float16: "fp16", torch.bfloat16: "bf16"}
-_MIRRORED: dict[Pass, Pass] = {"FP": "BP1", "BP1": "FP", "BP2": "BP2"}
 
 
 def record(make_step: MakeStep, batch: int) -> OperatorGraph:
@@ -336,42 +335,17 @@ def _matrix(func: Any, args: tuple[Any, ...]) -> tuple[int, int, int] | None:
 def _convolution(func: Any, args: tuple[Any, ...], out: Any) -> tuple[Convolution | None, tuple[Pass, ...]]:
     """Return a convolution's shapes and the passes that an operator computes of it.
 
-    Only where the cost model has algorithms: single or half precision or bfloat16, two dimensions, one stride
-    and one padding, no dilation. A transposed convolution is the one that it is the backward pass of.
+    Only in single or half precision or bfloat16, and where `convolution_of` knows one.
     """
     passes: list[Pass] = ["FP"]
     if func is torch.ops.aten.convolution.default:
-        source, weights, _, strides, pads, dilations, transposed, _, groups = args
+        source, weights, _, *numbers = args
         target = out
     elif func is torch.ops.aten.convolution_backward.default:
-        target, source, weights, _, strides, pads, dilations, transposed, _, groups, wanted = args
+        target, source, weights, _, *numbers, wanted = args
         passes = list(compress(("BP2", "BP1"), (wanted[1], wanted[0])))
     else:
         return None, ()
-    simple = len(set(strides)) == len(set(pads)) == 1 and set(dilations) == {1}
-    modelled = source.dtype is torch.float32 or source.dtype in _HALF
-    if not (passes and simple and source.dim() == 4 and modelled):
+    if source.dtype is not torch.float32 and source.dtype not in _HALF:
         return None, ()
-    if transposed:
-        source, target = target, source
-        passes = [_MIRRORED[which] for which in passes]
-    (batch, in_channels, in_height, in_width), (_, out_channels, out_height, out_width) = (
-        source.shape,
-        target.shape,
-    )
-    convolution = Convolution(
-        batch=batch,
-        in_channels=in_channels,
-        out_channels=out_channels,
-        in_height=in_height,
-        in_width=in_width,
-        out_height=out_height,
-        out_width=out_width,
-        kernel_h=weights.shape[2],
-        kernel_w=weights.shape[3],
-        stride=strides[0],
-        pad=pads[0],
-        groups=groups,
-        value_bytes=source.element_size(),
-    )
-    return convolution, tuple(passes)
+    return convolution_of(source.shape, weights.shape, target.shape, numbers, passes, source.element_size())
