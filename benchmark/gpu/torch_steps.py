@@ -72,14 +72,14 @@ def settle(*, strict: bool = True) -> None:
 
 
 def maker(spec: str, device: str) -> Callable[[int], tuple[Any, ...]]:
-    """Return the function of a model that puts everything on a device, with values and AdamW."""
+    """Return the function of a model that puts everything on a device, with values and a fused AdamW."""
     make = find_step(spec)
 
     def make_step(batch: int) -> tuple[Any, ...]:
         module, step, inputs, *_ = make(batch)
         module.to(device)
         drawn = tuple(_drawn(tensor).to(device) for tensor in inputs)
-        return module, step, drawn, torch.optim.AdamW(module.parameters(), lr=1e-3)
+        return module, step, drawn, torch.optim.AdamW(module.parameters(), lr=1e-3, fused=True)
 
     return make_step
 
@@ -292,7 +292,9 @@ def _tried(model: str, budget: str, method: str, memory: Memory, recompute: bool
     make = maker(f"{torch_models.__name__}:{model}", DEVICE)
     record = record_made(make, 16, clip=1.0)
     lasting: Lasting = "resident" if recompute else "carried"
-    roomy = step_instance(record, name=model, link="10GB/s", lasting=lasting, batch=16).instance
+    roomy = step_instance(
+        record, name=model, link="10GB/s", lasting=lasting, recompute=recompute, batch=16
+    ).instance
     instance = with_budget(roomy, budget)
     result = solve(instance, method, memory=memory, time_limit=30.0)
     if result.schedule is None:
@@ -338,7 +340,9 @@ def record_one(spec: str, batch: int, shares: dict[int, Path], files: dict[str, 
     profile = profile_step(spec, made, (batch,), repeat=repeat)
     write_profile(profile, files["profile"])
     name = f"{spec.rpartition(':')[2]}-b{batch}"
-    instance = step_instance(record, name=name, profile=profile, lasting="carried", batch=batch).instance
+    instance = step_instance(
+        record, name=name, profile=profile, lasting="carried", recompute=False, batch=batch
+    ).instance
     for share, path in shares.items():
         write_instance(within(instance, record.eager_peak_bytes * share // 100), path)
     write(
@@ -376,10 +380,13 @@ def run_one(
     planned = PlannedStep(record, instance, read_schedule(schedule, instance))
     trial = attempt_step(planned, maker(spec, DEVICE), batch, repeat=repeat)
     gc.collect()
-    times, peak = _measured(planned, maker(spec, "cpu"), batch, repeat)
+    times, peak = _measured(planned, maker(spec, "cpu"), batch, repeat, restore=True)
+    gc.collect()
+    unsafe, _ = _measured(planned, maker(spec, "cpu"), batch, repeat, restore=False)
     found = as_dict(trial, operations=True) | {
         "right": trial.right,
         "times_ns": times,
+        "times_without_restore_ns": unsafe,
         "allocated_bytes": peak,
         "budget_bytes": instance.budget_bytes,
     }
@@ -390,14 +397,14 @@ def run_one(
 
 
 def _measured(
-    planned: PlannedStep, make: Callable[[int], tuple[Any, ...]], batch: int, repeat: int
+    planned: PlannedStep, make: Callable[[int], tuple[Any, ...]], batch: int, repeat: int, *, restore: bool
 ) -> tuple[list[int], int]:
     """Return the times of whole steps, and the allocator's peak; the model begins on the CPU."""
     device = device_of(planned.record.device)
     module, _, inputs, optimizer = make(batch)
     times = []
     with ExitStack() as closing, device.allocations() as memory:  # without what the model gets at the end
-        step = closing.enter_context(StepExecutor([planned], module, optimizer))
+        step = closing.enter_context(StepExecutor([planned], module, optimizer, restore=restore))
         for index in range(repeat + 1):
             begin = time.perf_counter_ns()
             step(*inputs)

@@ -7,6 +7,7 @@ results, what JSON has no word for is an object with one key that names its type
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +41,9 @@ Value = Any
 
 Data = bytes
 """What is written in base 64."""
+
+_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
+"""Devices among the arguments of operators."""
 
 _TORCH = {"dtype": torch.dtype, "device": torch.device, "layout": torch.layout, "memory": torch.memory_format}
 
@@ -446,7 +450,7 @@ def _of_torch(where: str, word: str, name: Any) -> Any:
     """Return torch's constant of a name."""
     found = None
     if isinstance(name, str) and word == "device":
-        found = torch.device("cpu") if name == "cpu" else None
+        found = torch.device(name) if _DEVICE.fullmatch(name) else None
     elif isinstance(name, str) and name.isidentifier():
         found = getattr(torch, name, None)
     if not isinstance(found, _TORCH[word]):

@@ -144,7 +144,7 @@ class TrainingPlan:
             )
         write_document(PlanFile(steps=tuple(steps)), place / "plan.json")
 
-    def bind(self, module: Any, optimizer: Any = None) -> StepExecutor:
+    def bind(self, module: Any, optimizer: Any = None, *, restore: bool = True) -> StepExecutor:
         """Return the step of a module and an optimizer: call it with inputs, and it returns the loss.
 
         Inputs have the shapes of one of the batch sizes that were planned.
@@ -156,6 +156,9 @@ class TrainingPlan:
         ----------
         module, optimizer
             Like those that `make_step` returned, or these. Of a step on a GPU, they may be on the CPU.
+        restore
+            Whether a step that fails can be undone; for that, each step copies parameters, buffers and states
+            to the host first. Without it, steps are quicker, and after one that fails, all of these are NaN.
 
         Raises
         ------
@@ -167,7 +170,7 @@ class TrainingPlan:
         from .validate.execution.torch.step import StepExecutor
 
         sizes = [PlannedStep(plan.record, plan.instance, plan.schedule) for plan in (self, *self.others)]
-        return StepExecutor(sizes, module, optimizer)
+        return StepExecutor(sizes, module, optimizer, restore=restore)
 
     def policy(self) -> TrainingPolicy:
         """Return what the plan keeps, copies and computes again, for steps that eager torch takes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import cycle
@@ -21,6 +21,7 @@ from ..simulate import nominal_ns
 from .data import Data, initial
 from .device import Backend, DeviceError
 from .executor import Execution, Executor, Timed, require_no_pages
+from .kernel import Kernel
 from .mapping import mapping_ns, simulate_issued
 from .plan import Plan, plan
 from .rebuild import Rebuilt, rebuild
@@ -28,6 +29,20 @@ from .unlimited import unlimited
 
 TOLERANCE = 1e-4
 """Greatest difference of gradients, relative to the layer's largest, if kernels are not deterministic."""
+
+_LARGE_WINOGRAD = 2e-2
+"""The same where Winograd's algorithm has filters larger than 3 x 3.
+
+Its transforms multiply rounding errors by a factor that grows quickly with the filter (Lavin and Gray 2016;
+Barabasz et al. 2020). On an H100, cuDNN's results for 5 x 5 are up to 0.7 % of the largest off, those for 3 x
+3 up to 0.001 %.
+"""
+
+_AGAIN = 4
+"""How many times as far apart as two runs without a budget a run with one may be, where that is more.
+
+In a deep network, what kernels round in another order each time grows from layer to layer.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -231,6 +246,12 @@ class Trial:
         return msgspec.structs.replace(self.schedule, operations=operations, makespan_ns=end)
 
 
+def tolerance_of(kernels: Iterable[Kernel]) -> float:
+    """Return how far apart results of kernels may be, relative to the largest, because they round."""
+    large = any("winograd" in kernel.algorithm and kernel.layer.kernel > 3 for kernel in kernels)
+    return _LARGE_WINOGRAD if large else TOLERANCE
+
+
 def attempt(
     instance: Instance,
     schedule: Schedule,
@@ -243,6 +264,9 @@ def attempt(
     graph: bool = False,
 ) -> Trial:
     """Execute a valid schedule and the same computation without a budget, and compare.
+
+    Where kernels do not give the same bits each time and the two differ by more than the tolerance, the
+    computation without a budget is done a second time, to see how far apart two of it are.
 
     The schedule is executed once in poisoned memory, then `repeat` times to measure it. Without a reference,
     the timed executions are compared with the one in poisoned memory. With graphs, it is executed twice in
@@ -290,9 +314,8 @@ def attempt(
     device = backend()
     with Executor(device, settled, instance.rounds, poison=True) as executor:
         name, title = device.name, device.device
-        deterministic = all(
-            device.is_deterministic(step.kernel) for step in settled.steps if step.kernel is not None
-        )
+        kernels = [step.kernel for step in settled.steps if step.kernel is not None]
+        deterministic = all(map(device.is_deterministic, kernels))
         _log.info("%s: in poisoned memory", instance.name)
         rows = [_in_a_row(executor, drawn(), length)]
         if graph:
@@ -309,6 +332,10 @@ def attempt(
     compared = rows[0] if right is None else right
     pairs = [pair for row in rows for pair in zip(row, cycle(compared), strict=False)]
     errors = [_error(one, other) for one, other in pairs]
+    worst, bound = max(relative for _, relative in errors), tolerance_of(kernels)
+    if worst > bound and right is not None and not deterministic:
+        again = _unbudgeted(instance, schedule, rebuilt, backend(), drawn, length)
+        bound = max(bound, _AGAIN * max(_error(*pair)[1] for pair in zip(again, right, strict=True)))
     return Trial(
         instance=instance,
         schedule=schedule,
@@ -322,7 +349,7 @@ def attempt(
         identical=all(identical(one, other) for one, other in pairs),
         deterministic=deterministic,
         max_abs_error=max(absolute for absolute, _ in errors),
-        close=all(relative <= TOLERANCE for _, relative in errors),
+        close=worst <= bound,
     )
 
 

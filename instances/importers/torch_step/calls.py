@@ -13,6 +13,9 @@ from .scalars import Formula, ScalarInput, evaluate
 
 _COPIES = (torch.ops.aten.clone.default, torch.ops.aten._to_copy.default)
 
+_DAMAGING = (torch.ops.aten.cudnn_batch_norm.default,)
+"""Operators whose overloads that write results damage the memory of the process (torch 2.11 on an H100)."""
+
 TensorOf = Callable[[Reference], Any]
 """From a reference to the tensor that stands there."""
 
@@ -80,6 +83,8 @@ def out_form(overload: Any, key: str) -> OutForm | None:
     they call the operator and copy. Those are not returned, nor those that take other arguments. What only
     copies, with or without a cast, is a copy to where the result is wanted.
     """
+    if overload in _DAMAGING:
+        return None
     if overload in _COPIES:
         return OutForm(_copy_to, ("out",))
     wanted = [(argument.name, str(argument.type)) for argument in overload._schema.arguments]

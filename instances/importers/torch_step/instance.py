@@ -256,7 +256,10 @@ class _Costs:
         return self._profile.copy_ns(size, direction)
 
     def algorithm(self, operator: StepOperator) -> Algorithm:
-        """Return an operator as it was measured."""
+        """Return an operator as it was measured.
+
+        Its scratch is the larger one of both: on a GPU, libraries do not take the same each time.
+        """
         own = Algorithm(
             name=operator.manner,
             duration_ns=operator.duration_ns,
@@ -267,12 +270,12 @@ class _Costs:
         if self._batch is None:
             raise PebblerError("a profile is of certain batch sizes; give the batch")
         (measured, *others) = self._profile.task_algorithms(self._batch, text_of(operator.name))
-        if others or replace(measured, duration_ns=own.duration_ns) != own:
+        if others or measured.name != own.name:
             raise PebblerError(
-                f"the profile has '{measured.name}' with {measured.workspace_bytes} bytes of workspace for "
-                f"'{operator.name}', and the step '{own.name}' with {own.workspace_bytes}; measure it anew"
+                f"the profile has '{measured.name}' for '{operator.name}', and the step '{own.name}'; "
+                "measure it anew"
             )
-        return measured
+        return replace(measured, workspace_bytes=max(measured.workspace_bytes, own.workspace_bytes))
 
 
 def _block(storage: StepStorage, costs: _Costs, lasting: Lasting, at_end: bool) -> Block:

@@ -119,7 +119,7 @@ def test_what_the_gpu_does_not_compute_is_found(source: Path, monkeypatch: pytes
     said = compare_algorithms(target, "lenet", 2, ())
     found = read(target)
     assert (found["passed"], found["error"], found["sentence"]) == (False, None, said)
-    assert "differ from the CPU by more than 0.001: " in found["sentence"]
+    assert "differ from the CPU by more than they may: " in found["sentence"]
     assert [one["error"] is None for one in found["algorithms"][:8]] == [False, False, False, True] * 2
     target = source.parent / "smoke-lenet-2-modnn-paged.json"
     said = compare_schedule(target, source, 2, "modnn", "paged")

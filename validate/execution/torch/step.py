@@ -68,7 +68,8 @@ class StepExecutor(Issuer):
 
     Between steps, every parameter, buffer and state is in the user's own tensor, and that lies in the
     executor's memory, where the plan leaves it. `close`, or the end of a ``with`` block, gives each of them
-    memory of its own. In a step, the host keeps copies of them, to which they are set back where it fails.
+    memory of its own. In a step, the host keeps copies of them, to which they are set back where it fails,
+    unless `restore` is False.
 
     Where several sizes are planned, the shapes of the inputs choose among them. All have one memory, as large
     as one of them needs, and in each a step begins where one of the same size has ended. After a step of
@@ -80,6 +81,9 @@ class StepExecutor(Issuer):
         The step in each planned size, under one budget with one number of resident bytes.
     module, optimizer
         Of the same structure as the recorded ones; the optimizer is None if there was none.
+    restore
+        Whether a step that fails can be undone. Each step copies everything to the host first for that, which
+        takes time. Else module and optimizer have NaN after a step that fails.
     delays, poison, omit, late_ns
         See `ThreadedDevice` and `Issuer`; ids of operations are those of each size.
 
@@ -103,6 +107,7 @@ class StepExecutor(Issuer):
         module: Any,
         optimizer: Any,
         *,
+        restore: bool = True,
         delays: tuple[float, int] | None = None,
         poison: bool = False,
         omit: Collection[tuple[int, int]] = (),
@@ -118,6 +123,7 @@ class StepExecutor(Issuer):
         self._module = module
         self._optimizer = optimizer
         self._kept = self.record.lasting
+        self._restore = restore
         self._closed = False
         self._here: dict[TensorName, Any] = {}
         self._require_same_module()
@@ -172,7 +178,8 @@ class StepExecutor(Issuer):
         PebblerError
             When inputs, module or optimizer are not like those that were recorded; nothing was done then.
         DeviceError
-            When an operation fails. Module and optimizer are then as before the step, in memory of their own.
+            When an operation fails. Module and optimizer are then as before the step, in memory of their own,
+            or have NaN if `restore` is False.
         """
         kind = self._device.name.partition(":")[0]
         with held(), torch.no_grad(), torch.autocast(kind, enabled=False):
@@ -235,7 +242,8 @@ class StepExecutor(Issuer):
         except BaseException as error:
             self._set_back(size, tensors)
             if isinstance(error, DeviceError):
-                raise DeviceError(f"{error}; module and optimizer are as before the step") from None
+                now = "are as before the step" if self._restore else "have NaN, as restore is False"
+                raise DeviceError(f"{error}; module and optimizer {now}") from None
             raise
         self._device.set_rng_state(moment.generator[record.last_draw])
         self._here = tensors
@@ -268,7 +276,11 @@ class StepExecutor(Issuer):
             s: homes[s].bytes if s in homes and homes[s].address == storage.data_ptr() else bytes_of(storage)
             for s, storage in found.items()
         }
-        self._device.copy_all([self._values[s] for s in there], list(there.values()))
+        copied = there
+        if not (self._restore or self.poison or self.plan.pages):  # what is where it is expected stays there
+            copied = {s: data for s, data in there.items() if s not in homes or data is not homes[s].bytes}
+        if copied:
+            self._device.copy_all([self._values[s] for s in copied], list(copied.values()))
         away = [s for s, home in self._numbers.items() if there[s] is not home.bytes]
         if away:
             torch._foreach_copy_([self._numbers[s].bytes for s in away], [self._values[s] for s in away])
@@ -287,10 +299,13 @@ class StepExecutor(Issuer):
                     self.backend.write(address, size.values[s][load.begin :][: load.bytes].numpy())
 
     def _set_back(self, size: SettledStep, tensors: Mapping[TensorName, Any]) -> None:
-        """Give every tensor memory of its own with the values from before the step, and close."""
+        """Give every tensor memory of its own with the values from before the step, or NaN, and close."""
         self._stop()  # nothing draws random numbers any more
         self._device.set_rng_state(size.recorded.moment.generator[0])
         values = {at.storage: self._values[at.storage] for at in self._kept.values()}
+        if not self._restore:
+            for tensor in values.values():
+                tensor.fill_(0xFF)
         kept = {s: tensor.untyped_storage() for s, tensor in values.items()}
         if isinstance(self._device, Gpu):
             with suppress(RuntimeError, DeviceError):  # else they stay on the host

@@ -79,7 +79,7 @@ def attempt_step(
             step.poison = False
             executions.append(_execution(step.timed, found[-1]))
         same = [have_same_bits(one, other) for one, other in zip(found, losses, strict=False)]
-        ours = {name: tensor.cpu() for name, tensor in find_tensors(module, optimizer).items()}
+        ours = _on_host(module, optimizer)
         same += [have_same_bits(ours[name], tensor) for name, tensor in left.items()]
         errors = [_distance(ours[name], tensor) for name, tensor in left.items()]
         deterministic = device_of(planned.record.device).deterministic
@@ -126,10 +126,13 @@ def _eagerly(
         losses.append(_step_eagerly(module, step, inputs, optimizer, clip).clone())
         device.synchronize()
         times.append(time.perf_counter_ns() - begin)
-    left = {
-        name: tensor.detach().to("cpu", copy=True) for name, tensor in find_tensors(module, optimizer).items()
-    }
-    return losses, left, median_low(times[1:])
+    return losses, _on_host(module, optimizer), median_low(times[1:])
+
+
+def _on_host(module: Any, optimizer: Any) -> dict[TensorName, Any]:
+    """Return copies of all that a step leaves; what is on the host already moves later."""
+    found = find_tensors(module, optimizer)
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in found.items()}
 
 
 def _step_eagerly(

@@ -88,6 +88,35 @@ def test_an_operator_that_fails_leaves_everything_as_before_the_step(
     assert_usable_after(plan, fail, r"it failed; module and optimizer are as before the step")
 
 
+@pytest.mark.parametrize(
+    ("budget", "options"),
+    [("1.2xMmin", {}), ("80%", {"weights_as_blocks": False}), ("40MiB", {"memory": "paged"})],
+)
+def test_without_restore_steps_have_eagers_bits_and_a_failed_one_leaves_nan(
+    budget: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(noisy, budget, method="modnn", **options)
+    eager, ours = made_by(noisy), made_by(noisy)
+    batches = batches_of(eager, 4)
+    torch.manual_seed(7)
+    wanted = [eager_step(eager)(*batch) for batch in batches[:3]]
+    torch.manual_seed(7)
+    step = plan.bind(ours[0], ours[3], restore=False)
+    assert are_equal([step(*batch) for batch in batches[:3]] + state_of(ours), wanted + state_of(eager))
+
+    name, run = phases(plan)["backward"], OperatorLaunch.compute
+
+    def failing(launch: OperatorLaunch, addresses: Any) -> None:
+        run(launch, addresses)
+        if launch.kernel.operator.name == name:
+            raise RuntimeError("it failed")
+
+    monkeypatch.setattr(OperatorLaunch, "compute", failing)
+    with pytest.raises(DeviceError, match="module and optimizer have NaN, as restore is False"):
+        step(*batches[3])
+    assert all(parameter.isnan().all() for parameter in ours[0].parameters())
+
+
 @pytest.mark.parametrize("number", [0, 5])
 def test_a_copy_that_fails_leaves_everything_as_before_the_step(
     plan: TrainingPlan, number: int, monkeypatch: pytest.MonkeyPatch
