@@ -59,6 +59,7 @@ def tables(study: Study) -> str:
                 "predicted",
                 "operations",
                 "whole step",
+                "without restore",
                 "allocated",
                 "bits of eager torch",
             ),
@@ -193,8 +194,9 @@ def _step_rows(study: Study) -> Iterator[list[str]]:
             continue
         found = read(told)
         scratch = format_size(found["largest_scratch_bytes"])
-        about = f"recorded: {found['operators']} operators, the largest scratch {scratch}"
-        yield [f"{name}, batch {batch}", format_size(found["eager_peak_bytes"]), about]
+        about = f"eager torch, recorded: {found['operators']} operators, the largest scratch {scratch}"
+        peak = format_size(found["eager_peak_bytes"])
+        yield [f"{name}, batch {batch}", "none", about, "", "", *_eager_time(study, name, batch), "", peak]
         for share in study.shares:
             row = [f"{name}, batch {batch}", f"{share}%"]
             for method in STEP_METHODS:
@@ -206,7 +208,18 @@ def _step_rows(study: Study) -> Iterator[list[str]]:
                     kept = one["activation_budget"]
                     by = f"torch, {way}" if kept is None else f"torch, {way} {kept}"
                     times = format_time(round(statistics.median(one["times_ns"]))) if one["times_ns"] else ""
-                    yield [*row, by, "", "", times or one["status"], format_size(one["allocated_bytes"])]
+                    yield [*row, by, "", "", times or one["status"], "", format_size(one["allocated_bytes"])]
+
+
+def _eager_time(study: Study, name: str, batch: int) -> list[str]:
+    """Return the median of the times of eager torch that were measured beside plans."""
+    paths = [
+        study.path("step", name, batch, share, method, "run.json")
+        for share in study.shares
+        for method in STEP_METHODS
+    ]
+    found = [time for path in paths if path.exists() if (time := read(path)["unbudgeted_ns"]) is not None]
+    return [format_time(round(statistics.median(found))) if found else ""]
 
 
 def _planned_row(
@@ -217,7 +230,8 @@ def _planned_row(
     _, outcome = answer_of(study, name, batch, share, method)
     if run.exists():
         found = read(run)
-        times = [found["predicted_ns"], found["measured_ns"], round(statistics.median(found["times_ns"]))]
+        whole = [found["times_ns"], found["times_without_restore_ns"]]
+        times = [found["predicted_ns"], found["measured_ns"], *map(round, map(statistics.median, whole))]
         same = "yes" if found["identical_to_unbudgeted"] else "close" if found["right"] else "**no**"
         yield [*row, method, *map(format_time, times), format_size(found["allocated_bytes"]), same]
     elif outcome.exists() and (found := read(outcome)).get("makespan_ns") is None:
