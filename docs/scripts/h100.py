@@ -37,7 +37,9 @@ def rows() -> Iterator[list[str]]:
         model = fastest(modelled)
         groups: dict[str, list[str]] = defaultdict(list)
         for task in modelled.tasks:
-            kind = f"convolutions, {task.name.partition('(')[0]}" if len(task.algorithms) > 1 else "all others"
+            kind = (
+                f"convolutions, {task.name.partition('(')[0]}" if len(task.algorithms) > 1 else "all others"
+            )
             groups[kind].append(task.name)
         groups["all"] = list(model)
         for kind, names in groups.items():
