@@ -278,6 +278,25 @@ def test_a_search_finds_choices_that_do_not_follow_the_order_of_use() -> None:
     assert result.makespan_ns == 410
 
 
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_a_method_that_reads_carried_blocks_is_no_longer_than_the_rule(memory: Memory) -> None:
+    """Here the method finds nothing, or only what takes very long."""
+
+    def late(instance: Instance, limits: Limits) -> Answer:
+        found = modnn(instance, limits).schedule
+        assert found is not None
+        return Answer(replace(found, makespan_ns=10 * found.makespan_ns), "time limit")
+
+    instance = scaled(small(3), size=1 if memory == "contiguous" else PAGE_BYTES // KIB)
+    rule = solve(instance, "modnn", memory=memory)
+    for method in (refuse, late):
+        info = MethodInfo("toy", "a toy", "tests", method, carries="read")
+        answer = settle(instance, info, method, Limits(memory=memory))
+        assert answer.schedule is not None
+        assert answer.schedule.makespan_ns == rule.makespan_ns
+        assert check(instance, answer.schedule).reasons == ()
+
+
 def test_a_thinned_choice_is_spread_over_what_one_task_uses() -> None:
     """Of eight blocks, the first two have two users; every third of the others moves, in their order."""
     tasks = (task("a", inputs=tuple(range(8))), task("b", inputs=(0, 1)))
