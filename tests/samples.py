@@ -16,7 +16,7 @@ BY_LAYERS = (
 
 EVERY_KIND = (
     *("alexnet_caffe", "siamese", "googlenet", "resnet18", "convnext_t", "fcn8s", "gpt2", "llama_block"),
-    "vit_b16",
+    *("vit_b16", "moe_xs"),
 )
 """Small networks that have every kind of layer of the zoo among them."""
 
