@@ -388,7 +388,7 @@ def _moved_out(instance: Instance, limits: Limits, moved: list[int]) -> Schedule
 
 def _partitioned(partition: Partition, saved: set[int]) -> Policy:
     """Return the policy that keeps what a cut has saved."""
-    return Policy((partition.read & partition.once) - saved, saved=saved)
+    return Policy((partition.read & partition.once) - saved, saved=saved, once=True)
 
 
 def _dropped(instance: Instance, groups: Sequence[LayerGroup]) -> set[int]:

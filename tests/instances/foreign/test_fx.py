@@ -82,6 +82,61 @@ def test_what_a_view_shares_is_read(tmp_path: Path) -> None:
     assert [instance.blocks[d].name for d in loss.outputs] == ["tangents_1"]
 
 
+MM = "torch.ops.aten.mm.default(primals_2, t)"
+
+
+def test_nodes_that_compute_the_same_are_one(tmp_path: Path) -> None:
+    """The backward pass has the product, its rectifier and a part of its moments once more; a mean is new.
+
+    Keywords count: a variance with another correction is no other's.
+    """
+    again = f"""\
+        t_2: "bf16[64, 256][1, 64]cuda:0" = torch.ops.aten.t.default(primals_1);  primals_1 = None
+        mm_2: "bf16[1024, 256][256, 1]cuda:0" = {MM.replace(", t)", ", t_2)")};  t_2 = None
+        relu_1: "bf16[1024, 256][256, 1]cuda:0" = torch.ops.aten.relu.default(mm_2);  mm_2 = None
+        var_mean_1 = torch.ops.aten.var_mean.correction(relu_1, [0, 1], correction = 1)
+        getitem_2: "f32[][]cuda:0" = var_mean_1[1];  var_mean_1 = None
+        var_mean_2 = torch.ops.aten.var_mean.correction(relu_1, [0, 1], correction = 0)
+        getitem_3: "f32[][]cuda:0" = var_mean_2[1];  var_mean_2 = None
+        gt: """
+    text = JOINT.replace("        gt: ", again).replace("gt.Scalar(relu, 0)", "gt.Scalar(relu_1, 0)")
+    text = text.replace("(mul, gt)", "(mul, gt, getitem_2, getitem_3)")
+    instance, plain = read(tmp_path, text), read(tmp_path)
+    names = {task.name: [instance.blocks[d].name for d in task.inputs] for task in instance.tasks}
+    assert names.keys() - {task.name for task in plain.tasks} == {"BP(var_mean_2 var_mean)"}
+    assert names["BP(gt gt)"] == names["BP(var_mean_2 var_mean)"] == ["relu"]
+    assert names["BP(where mul)"] == ["mul", "gt", "getitem_1", "getitem_3"]
+
+
+def test_what_only_a_copy_takes_of_a_result_is_the_first_nodes(tmp_path: Path) -> None:
+    text = JOINT.replace('        getitem_1: "f32[][]cuda:0" = var_mean[1];  var_mean = None\n', "")
+    copy = """\
+        std = torch.ops.aten.std_mean.correction(primals_2, [0])
+        one: "f32[64][1]cuda:0" = std[0];  std = None
+        std_1 = torch.ops.aten.std_mean.correction(primals_2, [0])
+        two: "f32[64][1]cuda:0" = std_1[0]
+        getitem_1: "f32[64][1]cuda:0" = std_1[1];  std_1 = None
+        mul: """
+    instance = read(
+        tmp_path, text.replace("        mul: ", copy).replace("getitem_1)", "getitem_1, one, two)")
+    )
+    (std,) = [task for task in instance.tasks if "std" in task.name]
+    assert [instance.blocks[d].name for d in std.outputs] == ["one", "getitem_1"]
+    (mul,) = [task for task in instance.tasks if task.name == "BP(mul mul)"]
+    assert [instance.blocks[d].name for d in mul.inputs] == ["tangents_1", "getitem_1", "one"]
+
+
+@pytest.mark.parametrize(("operator", "returned"), [("rand_like", ""), ("empty", ""), ("relu", "twin, ")])
+def test_random_numbers_and_results_are_never_one(tmp_path: Path, operator: str, returned: str) -> None:
+    twin = f"""\
+        twin: "bf16[1024, 256][256, 1]cuda:0" = torch.ops.aten.{operator}.default(mm)
+        other: "bf16[1024, 256][256, 1]cuda:0" = torch.ops.aten.{operator}.default(mm)
+        relu: """
+    text = JOINT.replace("        relu: ", twin).replace("[getitem, ", f"[{returned}getitem, ")
+    names = {task.name for task in read(tmp_path, text).tasks}
+    assert {f"FP(twin {operator})", f"FP(other {operator})"} <= names
+
+
 def test_products_are_on_tensor_cores_where_the_device_has_them(tmp_path: Path) -> None:
     wide = JOINT.replace("1024", "8192").replace("256", "8192").replace("64", "8192")
     times = {
