@@ -27,6 +27,7 @@ from ..importers.operators import (
     Place,
     Storage,
     convolution_of,
+    grouped_flops,
     operator_instance,
 )
 from ..instance import Instance
@@ -451,6 +452,8 @@ class _Reader:
         if call.operator in ("bmm", "baddbmm"):
             (batch, rows, depth), (_, _, columns) = sizes[-2:]
             return 2 * batch * rows * depth * columns
+        if call.operator == "_grouped_mm":
+            return grouped_flops(*sizes[:2])
         if "scaled_dot_product" in call.operator:
             grown = "backward" in call.operator
             query, key, value = sizes[grown : 3 + grown]

@@ -151,6 +151,32 @@ def test_products_are_on_tensor_cores_where_the_device_has_them(tmp_path: Path) 
     assert times["H100"][-1] < times["A100"][-1]
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "made", "flops"),
+    [
+        ("[8192, 4096]", "[8, 4096, 14336]", "[8192, 14336]", 2 * 8192 * 4096 * 14336),
+        ("[4096, 8192]", "[8192, 14336]", "[8, 4096, 14336]", 2 * 8192 * 4096 * 14336),
+        ("[8, 1024, 4096]", "[8, 4096, 14336]", "[8, 1024, 14336]", 2 * 8192 * 4096 * 14336),
+        ("[8, 14336, 4096]", "[4096, 8192]", "[14336, 8192]", 2 * 8192 * 4096 * 14336),
+    ],
+)
+def test_products_of_experts_take_the_time_of_their_operations(
+    tmp_path: Path, left: str, right: str, made: str, flops: int
+) -> None:
+    """Tokens of all experts by their weights, the gradient of these, and both ways with equal groups."""
+    text = JOINT.replace('primals_1: "bf16[256, 64][64, 1]', f'primals_1: "bf16{left}')
+    text = text.replace('primals_2: "bf16[1024, 64][64, 1]', f'primals_2: "bf16{right}')
+    text = text.replace("mm.default(primals_2, t)", "exp.default(t)")
+    text = text.replace("mm.default(t_1, primals_2)", "exp.default(t_1)")
+    call = f"""\
+        offs: "i32[8]cuda:0" = torch.ops.aten.arange.default(8)
+        experts: "bf16{made}cuda:0" = torch.ops.aten._grouped_mm.default(primals_1, primals_2, offs)
+        relu: """
+    text = text.replace("        relu: ", call).replace("relu.default(mm)", "relu.default(experts)")
+    (task,) = [one for one in read(tmp_path, text).tasks if "_grouped_mm" in one.name]
+    assert flops / 312e12 * 1e9 < task.algorithms[0].duration_ns < 2 * flops / 312e12 * 1e9
+
+
 def test_rules_of_torch_plan_the_graph_that_torch_has_logged(tmp_path: Path) -> None:
     """A product is not made again: what the backward pass reads behind it is saved.
 
