@@ -95,7 +95,10 @@ def _updated(
     sided = on_sides(instance, chosen, "paged")  # in which weights may be on the device at both ends
     work = HostWork(sided, returns=True)
     returning = {
-        d: k for k in hosted for d in instance.tasks[k].updates if work.device.blocks[d].initially == "device"
+        d: k
+        for k in hosted
+        for d in instance.tasks[k].updates
+        if instance.blocks[d].initially == "carried" and work.device.blocks[d].initially == "device"
     }
     device = as_read(
         replace(

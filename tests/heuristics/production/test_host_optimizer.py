@@ -11,11 +11,10 @@ from pebbler.instances.origin import Optimizer
 from pebbler.instances.workload import Side, Workload
 from pebbler.validate.schedule import Operation, Schedule
 
-from ...samples import crossed
+from ...samples import ON_HOST, crossed
 from .steps import MIB, Memory, copies, runs
 
 BUDGET = 600 * MIB
-NAMES = ("zero-offload", "superoffload")
 
 
 def steady(side: Side = "host", *, optimizer: Optimizer = "adamw", rate: str = "20GB/s") -> Instance:
@@ -80,7 +79,7 @@ def test_gradients_leave_while_the_backward_pass_goes_on() -> None:
     assert sum(early) > 0.5 * sum(instance.blocks[o.block or 0].bytes for o in gradients)
 
 
-@pytest.mark.parametrize(("name", "memory"), crossed(NAMES, ("contiguous", "paged"), of=2))
+@pytest.mark.parametrize(("name", "memory"), crossed(ON_HOST, ("contiguous", "paged"), of=2))
 def test_weights_are_where_they_were_and_states_never_come(name: str, memory: Memory) -> None:
     instance = steady("choose")
     schedule = scheduled(name, instance, memory)
@@ -127,7 +126,7 @@ def test_updating_early_is_never_slower_and_on_a_host_that_must_do_all_it_does_a
     assert len(on_host(scheduled("superoffload", instance))) == sum(t.may_run_on_host for t in instance.tasks)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ON_HOST)
 def test_one_stream_for_both_directions_and_other_optimizers(name: str) -> None:
     for optimizer in ("sgd", "momentum"):
         workload = Workload(
@@ -136,7 +135,7 @@ def test_one_stream_for_both_directions_and_other_optimizers(name: str) -> None:
         assert scheduled(name, workload.instance("64MiB"), "paged").makespan_ns > 0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ON_HOST)
 def test_refusals_are_sentences(name: str) -> None:
     method = find_method(name).call
     plain = Workload("lenet", 4, "k40").instance("64MiB")
