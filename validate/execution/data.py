@@ -60,6 +60,8 @@ def weight_shape(layer: Layer, source_channels: int, source_elements: int) -> tu
         return source_channels, layer.shape.channels, layer.kernel, layer.kernel
     if operation == "lookup":
         return layer.parameters // layer.shape.channels, layer.shape.channels
+    if operation == "grouped":
+        return layer.groups * layer.shape.channels, source_channels
     return layer.shape.channels, source_channels if operation == "positionwise" else source_elements
 
 
