@@ -173,8 +173,8 @@ def steps() -> bytes:
         footnote(
             figure,
             "Shares are of eager torch's peak, 10.5 GiB. torch's allocator was limited to them. The plans "
-            "had them for their pools, and scratch beside it, without copies to undo a step: GiB are what the "
-            f"allocator gave out. {WHERE}",
+            "had them for their pools, and scratch beside it, without copies to undo a step: GiB are what "
+            f"the allocator gave out. {WHERE}",
         )
         return png(figure)
 
