@@ -22,7 +22,7 @@ from .data import Data, initial
 from .device import Backend, DeviceError
 from .executor import Execution, Executor, Timed, require_no_pages
 from .kernel import Kernel
-from .mapping import mapping_ns, simulate_issued
+from .mapping import mappings_ns, simulate_issued
 from .plan import Plan, plan
 from .rebuild import Rebuilt, rebuild
 from .unlimited import unlimited
@@ -206,9 +206,8 @@ class Trial:
 
     @property
     def mappings_ns(self) -> list[int]:
-        """Predicted time of the host to map pages before each operation of a round."""
-        cost = self.mapping_cost
-        return [mapping_ns(step, cost) for step in self.plan.steps]
+        """Predicted time of the host to map pages before each operation of a round after the first."""
+        return mappings_ns(self.plan, self.mapping_cost)
 
     def simulated(self, durations_ns: Sequence[int], mappings_ns: Sequence[int]) -> int:
         """Return the time of a round with these times of operations and mappings."""
