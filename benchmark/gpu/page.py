@@ -7,10 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...instances.errors import printable
+from ...instances.devices.caffe import find_layer
+from ...instances.devices.device import find_device
+from ...instances.errors import PebblerError, printable
 from ...instances.profile import read_profile
 from ...instances.units import format_size, format_time
 from ..output.markdown import markdown
+from ..report.streams import can_predict, predicted_layer
 from .smoke import rates
 from .stages import ARITHMETICS, COUNTS, PASSES, WAYS, is_complete, layers_of, read
 from .steps import WAYS as STEP_WAYS
@@ -162,18 +165,25 @@ def _torch(path: Path) -> Iterator[str]:
 
 
 def _streams_rows(study: Study) -> Iterator[list[str]]:
-    """Return a layer's time on one stream, and its speed-ups, for every measured pass."""
+    """Return a layer's time on one stream, and its speed-ups, for every measured pass, beside predictions."""
     for name in layers_of(study):
         for direction in PASSES:
             path = study.path(name, direction, "streams.json")
             if not path.exists():
                 continue
             found = read(path)
-            shown = [times for times in (found["times_ns"], found["predicted_ns"]) if times is not None]
-            cells = [f"{found['device']} ({found['predicted_for']})"]
-            cells.append(_beside([format_time(times["1"]) for times in shown]))
-            for count in map(str, COUNTS[1:]):
-                cells.append(_beside([f"{times['1'] / times[count]:.2f}" for times in shown]))
+            shown = [{int(count): time for count, time in found["times_ns"].items()}]
+            gpus = [found["device"]]
+            if can_predict():
+                device = find_device(study.device)
+                try:
+                    shown.append(predicted_layer(find_layer(name), direction, device, COUNTS))
+                    gpus.append(device.name)
+                except PebblerError as error:
+                    gpus.append(f"not predicted: {error}")
+            cells = [_beside(gpus), _beside([format_time(times[1]) for times in shown])]
+            for count in COUNTS[1:]:
+                cells.append(_beside([f"{times[1] / times[count]:.2f}" for times in shown]))
             yield [name, direction, *cells, "yes" if found["identical_to_one_stream"] else "**no**"]
 
 

@@ -13,7 +13,10 @@ from .stages import Unit, is_settled, read, requires, write
 from .study import STEP_METHODS, Study
 
 WAYS = ("plain", "save_on_cpu", "checkpoint", "activation_budget")
-"""Ways to take a step with torch: as it is, and with three of its means against too little memory."""
+"""Ways to take a step with torch: as it is, and with three of its means against too little memory.
+
+The last one compiles, and takes longest.
+"""
 
 _SOLVE_SECONDS = 60.0
 """Time limit of a method in seconds."""
@@ -73,7 +76,11 @@ def plans(study: Study) -> Iterator[Unit]:
 
 
 def runs(study: Study) -> Iterator[Unit]:
-    """Return the units for every schedule that was found, and for torch's own ways."""
+    """Return the units for every schedule that was found, and then for torch's own ways.
+
+    They come way by way, so that the one that compiles keeps no other from a machine that is lent for
+    minutes.
+    """
     for spec, batch in study.steps:
         name = name_of(spec)
         files = files_of(study, name, batch)
@@ -89,7 +96,12 @@ def runs(study: Study) -> Iterator[Unit]:
                     partial(is_settled, outcome, target),
                     requires(schedule, "plans", f"{name}/{batch}"),
                 )
-            for way in WAYS:
+    for way in WAYS:
+        for spec, batch in study.steps:
+            name = name_of(spec)
+            files = files_of(study, name, batch)
+            for share in study.shares:
+                source = study.path("step", name, batch, share, "instance.json")
                 target = study.path("step", name, batch, share, way, "torch.json")
                 yield Unit(
                     f"{name}/{batch} {share}% {way}",

@@ -63,7 +63,7 @@ class Study:
     layers
         Convolution layers for the stage ``streams``; if empty, those of GLP4NN's Table 5.
     device
-        Device for which the times of these layers are predicted.
+        Device for which the page predicts the times of these layers.
     providers
         Providers whose convolutions are profiled; if empty, the default.
     repeat

@@ -73,7 +73,7 @@ def _weights(network: Network, layer: Layer, rng: np.random.Generator) -> NDArra
     sources = [network[name].shape for name in layer.inputs]
     shape = weight_shape(layer, sum(one.channels for one in sources), sources[0].elements)
     count = math.prod(shape)
-    values[:count] = rng.standard_normal(count, dtype=np.float32) * np.float32(
-        math.sqrt(2 * shape[0] / count)
-    )
+    drawn = values[:count]
+    rng.standard_normal(dtype=np.float32, out=drawn)
+    drawn *= np.float32(math.sqrt(2 * shape[0] / count))
     return values

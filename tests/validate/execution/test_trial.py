@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +33,15 @@ from pebbler.validate.execution.kernel import ADAM, DECAY, MOMENTUM, RATE, Kerne
 from pebbler.validate.execution.plan import plan
 from pebbler.validate.execution.rebuild import rebuild
 from pebbler.validate.execution.training import descend
-from pebbler.validate.execution.trial import TOLERANCE, Trial, attempt, identical, tolerance_of
+from pebbler.validate.execution.trial import (
+    TOLERANCE,
+    Trial,
+    attempt,
+    distance,
+    identical,
+    same_bits,
+    tolerance_of,
+)
 from pebbler.validate.execution.unlimited import unlimited
 from pebbler.validate.schedule import MemoryModel, Schedule
 
@@ -482,3 +491,31 @@ def solved(instance: Instance, method: str, memory: MemoryModel = "contiguous") 
     schedule = solve(instance, method, memory=memory).schedule
     assert schedule is not None
     return instance, schedule
+
+
+MANY = 1_000_003
+"""Values of more than one part, of which the last is short."""
+
+
+@pytest.mark.parametrize("at", [0, 2**18, MANY - 1])
+def test_arrays_differ_wherever_one_value_does(at: int) -> None:
+    one = np.random.default_rng(0).standard_normal(MANY, dtype=np.float32)
+    one[5], other = -7, one.copy()
+    assert same_bits(one, one.copy())
+    assert distance(one, one.copy()) == (0.0, distance(one, one)[1])
+    other[5], other[at] = -7, other[at] - 3
+    assert not same_bits(one, other)
+    assert distance(other, one) == (abs(float(np.float32(other[at] - one[at]))), 7.0)
+    other[at] = np.nan
+    assert distance(other, one) == distance(one, other) == (math.inf, math.inf)
+    assert same_bits(other, other.copy())
+    other[at] = -np.inf
+    assert distance(other, one)[0] == distance(other, other)[0] == math.inf
+
+
+def test_empty_arrays_and_arrays_of_two_sizes() -> None:
+    none, zeros = np.empty(0, np.float32), np.zeros(3, np.float32)
+    assert distance(none, none) == (0.0, 0.0)
+    assert distance(zeros, -zeros) == (0.0, 0.0)
+    assert not same_bits(zeros, -zeros)
+    assert not same_bits(none, zeros)
