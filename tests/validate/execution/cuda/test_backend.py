@@ -53,7 +53,7 @@ def solved(
     """An instance and a method's schedule for it, with the cost model's algorithms."""
     workload = Workload(network, batch=batch, device="k40")
     instance = workload.instance(budget, sub_batch, rounds=batch // sub_batch)
-    schedule = solve(instance, method=method, memory=memory, time_limit=4).schedule  # type: ignore[arg-type]
+    schedule = solve(instance, method=method, memory=memory, time_limit=1).schedule  # type: ignore[arg-type]
     assert schedule is not None
     assert check(instance, schedule).valid
     return instance, schedule
