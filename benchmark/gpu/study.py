@@ -38,8 +38,11 @@ STEPS = (("pebbler.benchmark.gpu.torch_models:gpt2", 8), ("pebbler.benchmark.gpu
 SHARES = (75, 50)
 """Budgets of these steps, in percent of the peak of eager torch."""
 
-STEP_METHODS = ("flow", "modnn")
-"""Methods of their schedules: one that needs the solvers, and a rule."""
+STEP_METHODS = ("flow", "flow-recompute", "modnn")
+"""Methods of their schedules: two that need the solvers, and a rule."""
+
+RECOMPUTING = frozenset(("flow-recompute",))
+"""Those of them whose instance lets operators run again."""
 
 BUDGETS = ("1.05xMmin", "1.25xMmin", "1.5xMmin", "2xMmin")
 """Budgets of the schedules."""
