@@ -1,14 +1,14 @@
 """Hold the cost model's H100 against what an H100 measured, and draw pictures of that day.
 
-``python docs/scripts/h100.py`` reads ``docs/data/gpu``, writes a table of tasks to ``docs/costs.md`` and
-one of copies to ``docs/gpu.md``, and draws ``docs/images/h100-*.png``. Nothing of the model was fitted to
-these times.
+``python docs/scripts/h100.py`` reads ``docs/data/gpu``, writes a table of tasks to ``docs/costs.md``, one
+of copies and a sentence on paged memory to ``docs/gpu.md``, and draws ``docs/images/h100-*.png``. Nothing of
+the model was fitted to these times.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import log
 from pathlib import Path
 from statistics import median
@@ -18,20 +18,30 @@ import msgspec
 from matplotlib import style
 from matplotlib.figure import Figure
 
+from pebbler.benchmark.gpu.study import METHODS, STEP_METHODS
 from pebbler.benchmark.output.drawing import footnote, png
 from pebbler.benchmark.output.markdown import markdown, publish
 from pebbler.benchmark.output.series import COLOURS, GREY
 from pebbler.benchmark.pictures.schedule import timelines
 from pebbler.instances.files import read_instance
 from pebbler.instances.instance import Instance
+from pebbler.instances.origin import MappingTimes
 from pebbler.instances.profile import read_profile
+from pebbler.instances.transforms import with_shared_link
+from pebbler.instances.units import format_time
 from pebbler.instances.workload import Workload
+from pebbler.solver.solve import solve
+from pebbler.validate.execution.mapping import mappings_ns, simulate_issued
+from pebbler.validate.execution.plan import plan
+from pebbler.validate.execution.rebuild import rebuild
 from pebbler.validate.schedule import read_schedule
+from pebbler.validate.simulate import nominal_ns, simulate
 
 DATA = Path("docs/data/gpu")
 PAGE = Path("docs/costs.md")
 MARKS = "<!-- begin h100 -->\n", "<!-- end of h100 -->"
 COPIES = Path("docs/gpu.md"), "<!-- begin copies -->\n", "<!-- end of copies -->"
+PAGED = Path("docs/gpu.md"), "<!-- begin paged -->\n", "<!-- end of paged -->"
 LONG_NS = 500_000
 """Least time of a copy that is looked at."""
 NETWORKS = (("alexnet", 128), ("vgg16", 128), ("resnet50", 128))
@@ -87,9 +97,13 @@ def read(name: str) -> dict[str, Any]:
 
 
 def copies() -> Iterator[list[str]]:
-    """Return a row for each run: how much longer its copies took than in the profile, in the median."""
+    """Return a row for each run: its time, and how much longer copies took than in the profile (median).
+
+    Differences are from the prediction: with a link that both directions share, and as measured.
+    """
     for file in sorted(DATA.glob("*-run.json")):
-        operations = read(file.name)["operations"]
+        name, result = file.name.removesuffix("-run.json"), read(file.name)
+        operations, predicted = result["operations"], result["scheduled_ns"]
         long = [
             (one, one["name"].split()[0])
             for one in operations
@@ -102,13 +116,54 @@ def copies() -> Iterator[list[str]]:
             beside = "both" if against > took / 10 else "alone"
             ratios[direction, beside].append(took / one["predicted_ns"])
         yield [
-            file.name.removesuffix("-run.json"),
+            name,
+            f"{shared_ns(name) / predicted - 1:+.1%}",
+            f"{result['measured_ns'] / predicted - 1:+.1%}",
             *(
                 f"{median(found):.2f} ({len(found)})" if found else ""
                 for direction in ("offload", "prefetch")
                 for found in (ratios[direction, beside] for beside in ("alone", "both"))
             ),
         ]
+
+
+def shared_ns(run: str) -> int:
+    """Return the time of a run's iteration with a link that both directions share, as it was measured."""
+    problem, method = next(
+        (run.removesuffix(f"-{method}"), method)
+        for method in (*METHODS, *STEP_METHODS)
+        if run.endswith(f"-{method}")
+    )
+    profile = read_profile(DATA / f"{problem.rpartition('-')[0]}-profile.json")
+    instance = read_instance(DATA / f"{problem}-instance.json")
+    schedule = read_schedule(DATA / f"{problem}-{method}-schedule.json", instance)
+    assert profile.both_bandwidth is not None
+    return max(simulate(with_shared_link(instance, profile.both_bandwidth), schedule)[1])
+
+
+def paged() -> str:
+    """Return what mappings cost in AlexNet's iteration, as predicted and if all were made in every one."""
+    instance = read_instance(DATA / "alexnet-128-1.25xMmin-instance.json")
+    schedule = solve(instance, "modnn", memory="paged").schedule
+    cost = instance.made_from.mapping
+    assert schedule is not None
+    assert cost is not None
+    settled = plan(instance, schedule, rebuild(instance))
+    durations = [nominal_ns(instance, operation) for operation in schedule.operations]
+
+    def predicted(mappings: Sequence[int]) -> str:
+        return format_time(max(simulate_issued(settled, durations, mappings)[1]))
+
+    made = [[len(one.pages) for one in step.maps] for step in settled.steps]
+    calls, pages = (
+        sum(mappings_ns(settled, MappingTimes(call_ns=call, page_ns=1 - call))) for call in (1, 0)
+    )
+    always = [sum(cost.call_ns + cost.page_ns * count for count in counts) for counts in made]
+    return (
+        f"AlexNet by `modnn` has {sum(map(len, made))} mappings of {sum(map(sum, made))} pages, and {calls} "
+        f"of {pages} pages after the first iteration: predicted {predicted(mappings_ns(settled, cost))}, or "
+        f"{predicted(always)} if all were made in every iteration.\n"
+    )
 
 
 def overlap(one: dict[str, Any], other: dict[str, Any]) -> int:
@@ -181,7 +236,16 @@ def steps() -> bytes:
 
 if __name__ == "__main__":
     publish(markdown(HEADER, list(rows())), PAGE, *MARKS)
-    header = ("run", "offloads", "beside prefetches", "prefetches", "beside offloads")
+    header = (
+        "run",
+        "with a shared link",
+        "measured",
+        "offloads",
+        "beside prefetches",
+        "prefetches",
+        "beside offloads",
+    )
     publish(markdown(header, list(copies())), *COPIES)
+    publish(paged(), *PAGED)
     (IMAGES / "h100-vgg16.png").write_bytes(iteration())
     (IMAGES / "h100-gpt2.png").write_bytes(steps())
