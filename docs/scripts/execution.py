@@ -163,7 +163,7 @@ def summary(found: Sequence[Case]) -> str:
         (one.mapping_ns, predicted)
         for trial in paged
         for one, predicted in zip(trial.median.rounds[0], trial.mappings_ns, strict=True)
-        if one.mapping_ns
+        if predicted
     ]
 
     lines = [

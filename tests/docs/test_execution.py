@@ -15,7 +15,10 @@ def test_predicted_and_measured_stand_side_by_side(monkeypatch: pytest.MonkeyPat
     assert all(case.trial.identical for case in found)
     for case in found:
         assert case.trial.mapping_cost is not None
-        assert (case.trial.predicted_ns > case.trial.scheduled_ns) == (case.memory == "paged")
+        assert case.trial.predicted_ns >= case.trial.scheduled_ns
+        if not any(case.trial.mappings_ns):  # no pages are mapped after the first iteration
+            assert case.trial.predicted_ns == case.trial.scheduled_ns
+    assert {case.memory for case in found if any(case.trial.mappings_ns)} == {"paged"}
     lines = execution.table(found).splitlines()
     assert len([line for line in lines if line.startswith("| lenet (1) | 64MiB")]) == len(found)
     assert [line.split(",")[0].split(":")[0] for line in lines[-7:]] == [

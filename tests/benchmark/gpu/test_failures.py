@@ -108,7 +108,7 @@ def test_messages_arrive_whatever_a_unit_is_called(
 ) -> None:
     name = "gpt2/8 75% %s flow"
     toy([name], {name: unit_faults.warn})
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="pebbler"):
         assert measure(Study(tmp_path), ["toy"]).measured == 1
     messages = [(one.levelname, one.getMessage()) for one in caplog.records]
     assert ("INFO", f"toy {name}: 1 of 2") in messages
