@@ -6,7 +6,6 @@ On the processor, streams are threads. On a GPU, they are those of CUDA (`gpu`).
 from __future__ import annotations
 
 import platform
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -32,10 +31,6 @@ class TorchBackend(OperatorKernels, ThreadedDevice):
     def storage(self, address: int, size: int) -> Any:
         """Return the storage that is the memory at an address; it keeps that alive even after `close`."""
         return torch.frombuffer(self.buffer(address, size), dtype=torch.uint8).untyped_storage()
-
-    def launching(self) -> AbstractContextManager[None]:
-        """Nothing: streams are threads, each of which computes by itself."""
-        return nullcontext()
 
     def versions(self) -> dict[str, str]:
         """See `Backend`."""

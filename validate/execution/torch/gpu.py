@@ -2,7 +2,7 @@
 
 All calls come from one thread, which is ahead of the GPU. An operator of torch is launched with its stream as
 the current one, so that its scratch comes from torch's allocator for that stream. What is launched in every
-step is prepared once (`KeptLaunches`): events, and tensors to copy. Random states are those of
+step is prepared once (`KeptLaunches`): events, and tensors that are copied. Random states are those of
 the GPU's generator, which the host has: they follow in the order in which operators are issued.
 
 Everything here goes through `Gpu`, which alone calls ``torch.cuda``.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
@@ -129,12 +129,12 @@ class GpuStream:
         """See `Stream`."""
         assert isinstance(event, GpuEvent)
         self._failure = self._failure or event.failure
-        self._do(lambda: partial(self._gpu.wait, self.raw, event.raw))
+        self._do(partial(self._gpu.wait, self.raw, event.raw))
 
     def record(self) -> GpuEvent:
         """See `Stream`."""
         event = GpuEvent(self._gpu)
-        self._do(lambda: partial(self._gpu.record, event.raw, self.raw))
+        self._do(partial(self._gpu.record, event.raw, self.raw))
         event.failure = self._failure
         if self.kept is not None:
             self.kept.events.append(event)
@@ -142,7 +142,7 @@ class GpuStream:
 
     def pause(self, duration_ns: int) -> None:
         """See `Stream`."""
-        self._do(lambda: partial(self._gpu.sleep, self.raw, duration_ns))
+        self._do(partial(self._gpu.sleep, self.raw, duration_ns))
 
     def copy(self, target: int, source: int, bytes: int) -> None:  # noqa: A002
         """See `Stream`."""
@@ -152,38 +152,51 @@ class GpuStream:
             return partial(to.copy_, given, non_blocking=True)
 
         self._late()
-        self._run(copy)
+        self._run(_Prepared(copy))
 
     def fill(self, target: int, bytes: int) -> None:  # noqa: A002
         """See `Stream`."""
-        self._run(lambda: partial(self._pieces.bytes(target, bytes).fill_, 0xFF))
+        self._run(_Prepared(lambda: partial(self._pieces.bytes(target, bytes).fill_, 0xFF)))
 
     def launch(self, launch: GpuLaunch, addresses: Mapping[str, int], first: int) -> None:
         """See `Stream`."""
         self._late()
-        self._run(lambda: partial(launch, addresses, first))
+        self._run(partial(launch, addresses, first))
 
     def _late(self) -> None:
         delays = self._delays
         if delays is not None:
-            self._do(lambda: lambda: self._gpu.sleep(self.raw, delays()))
+            self._do(lambda: self._gpu.sleep(self.raw, delays()))
 
-    def _run(self, prepare: Callable[[], Call]) -> None:
-        """Prepare something whose operators go to the stream, and do it."""
-        self._do(lambda: partial(self._gpu.run, self.raw, prepare()))
+    def _run(self, work: Call) -> None:
+        """Do something whose operators go to the stream."""
+        self._do(partial(self._gpu.run, self.raw, work))
 
-    def _do(self, prepare: Callable[[], Call]) -> None:
-        """Prepare something and do it, or keep it; keep its failure, and do nothing after one."""
-        if self._failure is not None:
-            return
-        try:
-            call = prepare()
-            if self.kept is None:
+    def _do(self, call: Call) -> None:
+        """Do something, or keep it; keep its failure, and do nothing after one."""
+        if self.kept is not None:
+            self.kept.calls.append(call)
+        elif self._failure is None:
+            try:
                 call()
-            else:
-                self.kept.calls.append(call)
-        except Exception as error:  # an operator may fail in any way, and the host has to hear of it
-            self._failure = _failure_of(error)
+            except Exception as error:  # an operator may fail in any way, and the host has to hear of it
+                self._failure = _failure_of(error)
+
+
+class _Prepared:
+    """Work on tensors that are made when it is done first: where memory is mapped, it is so by then."""
+
+    __slots__ = ("_call", "_prepare")
+
+    def __init__(self, prepare: Callable[[], Call]) -> None:
+        self._prepare = prepare
+        self._call: Call | None = None
+
+    def __call__(self) -> None:
+        """Do it."""
+        if self._call is None:
+            self._call = self._prepare()
+        self._call()
 
 
 class KeptLaunches:
@@ -199,7 +212,7 @@ class KeptLaunches:
     Attributes
     ----------
     calls, events
-        What launches the work, and the events that it records, so far.
+        What the host does for the next operation, and the events that it records, so far.
     hosts_ns
         Nanoseconds of the host in the last launch, for each operation.
     """
@@ -215,7 +228,7 @@ class KeptLaunches:
             stream.kept = self
 
     def end_operation(self) -> None:
-        """Let the calls so far that belong to no operation be one."""
+        """Let what belongs to no operation so far be one."""
         self._operations.append((self.calls, self.events))
         self.calls, self.events = [], []
 
@@ -352,10 +365,6 @@ class TorchGpuBackend(OperatorKernels):
             yield work
         finally:
             work.end()
-
-    def launching(self) -> AbstractContextManager[None]:
-        """Let streams be the current one, within, until another one is needed."""
-        return self._gpu.launching(next(iter(self._streams.values())).raw)
 
     def nothing(self) -> GpuLaunch:
         """See `Backend`."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Self
-from weakref import finalize
+from weakref import finalize, proxy
 
 import torch
 
@@ -41,19 +42,32 @@ from .planned import PlannedStep, SettledStep, host_memory, own_memory
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Issued:
-    """The work of a step, issued once and done any number of times, with its events."""
+    """The work of a step, issued once and done any number of times, with its events.
+
+    Attributes
+    ----------
+    work
+        What streams do, or what the host launches on them.
+    origin, events
+        The begin of all work, and the begin and the end of each operation.
+    mapped
+        Nanoseconds of the host for mapping before an operation, and of waiting for that, by its position.
+    """
 
     work: KeptWork | KeptLaunches
     origin: Event
     events: list[tuple[Event, Event]]
+    mapped: dict[int, tuple[int, int]]
 
     @property
     def timed(self) -> tuple[Timed, ...]:
         """Times of its operations when it was done last."""
-        return tuple(
-            Timed(start.since_ns(self.origin), end.since_ns(self.origin), host_ns, 0, 0)
-            for (start, end), host_ns in zip(self.events, self.work.hosts_ns, strict=True)
-        )
+        found = []
+        for i, ((start, end), host_ns) in enumerate(zip(self.events, self.work.hosts_ns, strict=True)):
+            mapping, waiting = self.mapped.get(i, (0, 0))
+            begin_ns, end_ns = start.since_ns(self.origin), end.since_ns(self.origin)
+            found.append(Timed(begin_ns, end_ns, host_ns - mapping - waiting, mapping, waiting))
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,14 +241,12 @@ class StepExecutor(Issuer):
         self._save(size, accepted, inputs)
         moment.begin(values)
         try:
-            assert isinstance(self.backend, TorchBackend | TorchGpuBackend)
             self._timed = ()
             self._load(size, accepted)
             for launch, addresses in size.host:
                 launch(addresses, 0)
-            if program.plan.pages:  # which the host maps meanwhile
-                with self.backend.launching():
-                    self._timed = self.issue(program, 0, ahead=False)
+            if program.plan.pages and isinstance(self.backend, TorchBackend):
+                self._timed = self.issue(program, 0, ahead=False)  # the host maps them meanwhile
             else:
                 issued = self._issued_once(program)
                 issued.work.start()
@@ -280,12 +292,22 @@ class StepExecutor(Issuer):
         key = program, self.poison
         if key not in self._issued:
             events: list[tuple[Event, Event]] = []
+            mapped: dict[int, tuple[int, int]] = {}
+
+            executor = proxy(self)  # which its own work does not keep alive
+
+            def map_for(i: int) -> None:
+                mapped[i] = executor._map(program.plan.steps[i], events)
+
             with self.backend.keeping() as work:
                 origin = hold(list(self._streams.values()), 0)
-                for i in range(len(program.plan.steps)):
+                for i, step in enumerate(program.plan.steps):
+                    if step.maps:
+                        assert isinstance(work, KeptLaunches)
+                        work.calls.append(partial(map_for, i))
                     events.append(self._issue(program, i, events, 0))
                     work.end_operation()
-            self._issued[key] = _Issued(work, origin, events)
+            self._issued[key] = _Issued(work, origin, events, mapped)
         return self._issued[key]
 
     def _save(self, size: SettledStep, found: Accepted, inputs: tuple[Any, ...]) -> None:

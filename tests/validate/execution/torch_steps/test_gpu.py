@@ -53,6 +53,7 @@ from .training import (  # noqa: E402
     are_equal,
     assert_trains_as_eager,
     eager_step,
+    executor_of,
     made_by,
     planned,
     state_of,
@@ -115,6 +116,22 @@ def test_steps_in_pages_of_a_gpu_have_eagers_bits(gpu: FakeGpu) -> None:
     assert any(operation.kind == "prefetch" for operation in plan.schedule.operations)
     assert_trains_as_eager(small_cnn, plan, steps=2)
     assert "current" in gpu.calls
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_host_maps_pages_in_every_step_and_is_measured() -> None:
+    plan = planned(small_cnn, "40MiB", method="modnn", memory="paged")
+    made = made_by(small_cnn)
+    step = executor_of(plan, made)
+    mapping = {i for i, one in enumerate(step.plan.steps) if one.maps}
+    assert mapping
+    for _ in range(2):
+        step(*made[2])
+        assert {i for i, one in enumerate(step.timed) if one.mapping_ns} == mapping
+        assert all(one.host_ns > 0 for one in step.timed)
+    kept = weakref.ref(step)
+    del step
+    assert kept() is None, "its work does not keep it alive"
 
 
 @pytest.mark.usefixtures("gpu")
