@@ -165,6 +165,7 @@ class FakeGpu(Gpu):
         """Let the threads of all streams end."""
         for stream in self._streams:
             stream.finish()
+        self._streams.clear()  # nothing waits for them any more
 
     # --- the machine ----------------------------------------------------------------------------------
 
