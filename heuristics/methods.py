@@ -303,7 +303,7 @@ def find_method(name: str) -> MethodInfo:
     Parameters
     ----------
     name
-        A registered name, such as ``flow``, or ``exec:PROGRAM`` for a program.
+        A registered name, such as ``flow``, ``exec:PROGRAM`` for a program, or ``policy:FILE`` for a policy.
 
     Returns
     -------

@@ -465,6 +465,11 @@ def modelled(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algorit
             inputs = sum(graph.network[x].shape.channels for x in layer.inputs)
             outputs = layer.shape.channels
             return dense_algorithms(device, rows, inputs, outputs, task.role, extra, graph.precision)
+        if layer.kind.operation == "grouped":
+            rows = graph.batch * layer.shape.positions // layer.groups
+            inputs, outputs = source.shape.channels, layer.shape.channels
+            role, precision, groups = task.role, graph.precision, layer.groups
+            return dense_algorithms(device, rows, inputs, outputs, role, extra, precision, groups)
         extra += _bias_bytes(graph, task)
         value_bytes = VALUE_BYTES[graph.precision]
         if layer.kind.operation == "convolution":

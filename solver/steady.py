@@ -8,19 +8,21 @@ on an instance that it knows, and its schedule is completed with the states.
 
 A rule plans for every choice, and its shortest schedule is taken. Other methods take longer. They plan for
 the choice that looks best to a rule or, where they read carried blocks, to a little search. That also changes
-the choices, block by block.
+the choices, block by block. Where they read carried blocks, a rule plans for every choice before, and its
+schedule is the answer where theirs is longer.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
 
 from ..heuristics.carried import states_of, unmoved
-from ..heuristics.clock import OutOfTime, left, look
+from ..heuristics.clock import LEAST, OutOfTime, left, look, until
 from ..heuristics.methods import Answer, Limits, Method, MethodInfo, Refusal
 from ..heuristics.papers.modnn import modnn
 from ..heuristics.parts import tensors_of
@@ -141,6 +143,25 @@ class _Settling(Choosing):
     def ladder(self) -> Iterator[Hosted]:
         """Yield choices from most on the device to least."""
         return ladder(self.instance, self.limits.memory, reads=self.info.carries == "read")
+
+    def ranked(self) -> list[Hosted]:
+        """Return choices by how they look; a method that reads carried blocks first has a schedule by rule.
+
+        How a choice looks to its little search says nothing of addresses, nor of what the method finds in the
+        time that it has.
+        """
+        if self.info.carries == "read":
+            with until(self.began + self.probing * (self.deadline - self.began), LEAST), suppress(OutOfTime):
+                for choice in self.choices():
+                    self._offer_rule(choice)
+        return super().ranked()
+
+    def _offer_rule(self, choice: Hosted) -> None:
+        """Keep the rule's schedule of a choice if it is the best one."""
+        with suppress(Refusal):
+            found = self._completed(modnn(self.settled(choice), Limits(memory=self.limits.memory)).schedule)
+            if found is not None and (self.best is None or found.makespan_ns < self.best.makespan_ns):
+                self.best = msgspec.structs.replace(found, method=self.info.name)
 
     def looks(self, choice: Hosted) -> float:
         """Return about how long the schedule of a choice is, by a little search or by a rule.

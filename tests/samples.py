@@ -14,9 +14,12 @@ BY_LAYERS = (
 )
 """Methods for networks with named layers that repeat, which refuse all else."""
 
+ON_HOST = ("zero-offload", "superoffload")
+"""Methods for updates of weights that may run on the host, which refuse all else."""
+
 EVERY_KIND = (
     *("alexnet_caffe", "siamese", "googlenet", "resnet18", "convnext_t", "fcn8s", "gpt2", "llama_block"),
-    "vit_b16",
+    *("vit_b16", "moe_xs"),
 )
 """Small networks that have every kind of layer of the zoo among them."""
 

@@ -324,7 +324,8 @@ def work(log: Path, name: str, call: Callable[..., str | None], arguments: tuple
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     faulthandler.enable()
-    logging.basicConfig(stream=sys.stderr, format=f"%(asctime)s {name}: %(levelname)s: %(message)s")
+    shown = name.replace("%", "%%")  # as in "trials gpt2/8 75% flow"
+    logging.basicConfig(stream=sys.stderr, format=f"%(asctime)s {shown}: %(levelname)s: %(message)s")
     logging.getLogger("pebbler").setLevel(logging.INFO)
     try:
         return call(*arguments)

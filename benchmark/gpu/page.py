@@ -7,10 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...instances.errors import printable
+from ...instances.devices.caffe import find_layer
+from ...instances.devices.device import find_device
+from ...instances.errors import PebblerError, printable
 from ...instances.profile import read_profile
 from ...instances.units import format_size, format_time
 from ..output.markdown import markdown
+from ..report.streams import can_predict, predicted_layer
 from .smoke import rates
 from .stages import ARITHMETICS, COUNTS, PASSES, WAYS, is_complete, layers_of, read
 from .steps import WAYS as STEP_WAYS
@@ -59,6 +62,7 @@ def tables(study: Study) -> str:
                 "predicted",
                 "operations",
                 "whole step",
+                "without restore",
                 "allocated",
                 "bits of eager torch",
             ),
@@ -161,18 +165,25 @@ def _torch(path: Path) -> Iterator[str]:
 
 
 def _streams_rows(study: Study) -> Iterator[list[str]]:
-    """Return a layer's time on one stream, and its speed-ups, for every measured pass."""
+    """Return a layer's time on one stream, and its speed-ups, for every measured pass, beside predictions."""
     for name in layers_of(study):
         for direction in PASSES:
             path = study.path(name, direction, "streams.json")
             if not path.exists():
                 continue
             found = read(path)
-            shown = [times for times in (found["times_ns"], found["predicted_ns"]) if times is not None]
-            cells = [f"{found['device']} ({found['predicted_for']})"]
-            cells.append(_beside([format_time(times["1"]) for times in shown]))
-            for count in map(str, COUNTS[1:]):
-                cells.append(_beside([f"{times['1'] / times[count]:.2f}" for times in shown]))
+            shown = [{int(count): time for count, time in found["times_ns"].items()}]
+            gpus = [found["device"]]
+            if can_predict():
+                device = find_device(study.device)
+                try:
+                    shown.append(predicted_layer(find_layer(name), direction, device, COUNTS))
+                    gpus.append(device.name)
+                except PebblerError as error:
+                    gpus.append(f"not predicted: {error}")
+            cells = [_beside(gpus), _beside([format_time(times[1]) for times in shown])]
+            for count in COUNTS[1:]:
+                cells.append(_beside([f"{times[1] / times[count]:.2f}" for times in shown]))
             yield [name, direction, *cells, "yes" if found["identical_to_one_stream"] else "**no**"]
 
 
@@ -193,8 +204,9 @@ def _step_rows(study: Study) -> Iterator[list[str]]:
             continue
         found = read(told)
         scratch = format_size(found["largest_scratch_bytes"])
-        about = f"recorded: {found['operators']} operators, the largest scratch {scratch}"
-        yield [f"{name}, batch {batch}", format_size(found["eager_peak_bytes"]), about]
+        about = f"eager torch, recorded: {found['operators']} operators, the largest scratch {scratch}"
+        peak = format_size(found["eager_peak_bytes"])
+        yield [f"{name}, batch {batch}", "none", about, "", "", *_eager_time(study, name, batch), "", peak]
         for share in study.shares:
             row = [f"{name}, batch {batch}", f"{share}%"]
             for method in STEP_METHODS:
@@ -206,7 +218,18 @@ def _step_rows(study: Study) -> Iterator[list[str]]:
                     kept = one["activation_budget"]
                     by = f"torch, {way}" if kept is None else f"torch, {way} {kept}"
                     times = format_time(round(statistics.median(one["times_ns"]))) if one["times_ns"] else ""
-                    yield [*row, by, "", "", times or one["status"], format_size(one["allocated_bytes"])]
+                    yield [*row, by, "", "", times or one["status"], "", format_size(one["allocated_bytes"])]
+
+
+def _eager_time(study: Study, name: str, batch: int) -> list[str]:
+    """Return the median of the times of eager torch that were measured beside plans."""
+    paths = [
+        study.path("step", name, batch, share, method, "run.json")
+        for share in study.shares
+        for method in STEP_METHODS
+    ]
+    found = [time for path in paths if path.exists() if (time := read(path)["unbudgeted_ns"]) is not None]
+    return [format_time(round(statistics.median(found))) if found else ""]
 
 
 def _planned_row(
@@ -217,7 +240,8 @@ def _planned_row(
     _, outcome = answer_of(study, name, batch, share, method)
     if run.exists():
         found = read(run)
-        times = [found["predicted_ns"], found["measured_ns"], round(statistics.median(found["times_ns"]))]
+        whole = [found["times_ns"], found["times_without_restore_ns"]]
+        times = [found["predicted_ns"], found["measured_ns"], *map(round, map(statistics.median, whole))]
         same = "yes" if found["identical_to_unbudgeted"] else "close" if found["right"] else "**no**"
         yield [*row, method, *map(format_time, times), format_size(found["allocated_bytes"]), same]
     elif outcome.exists() and (found := read(outcome)).get("makespan_ns") is None:

@@ -17,7 +17,6 @@ import msgspec
 from msgspec import json
 
 from ...instances.devices.caffe import TABLE_5, Direction, find_layer
-from ...instances.devices.device import find_device
 from ...instances.errors import BudgetError, PebblerError
 from ...instances.files import encode, read_bytes, read_instance, write_atomically, write_instance
 from ...instances.importers.extras import require_extra
@@ -171,17 +170,16 @@ def streams(study: Study) -> Iterator[Unit]:
     for name in layers_of(study):
         for direction in PASSES:
             path = study.path(name, direction, "streams.json")
-            arguments = (path, name, direction, study.device, study.repeat)
+            arguments = (path, name, direction, study.repeat)
             yield Unit(f"{name} {direction}", measure_streams, arguments, path.exists)
 
 
-def measure_streams(path: Path, name: str, direction: Direction, device: str, repeat: int) -> str | None:
-    """Measure a layer on streams, with predictions for a device."""
+def measure_streams(path: Path, name: str, direction: Direction, repeat: int) -> str | None:
+    """Measure a layer on streams; predictions are made where the page is written, which takes no GPU."""
     from ..report.streams import measured_layer
 
-    costs = find_device(device)
-    found = measured_layer(find_layer(name), direction, costs, COUNTS, repeat=repeat)
-    write(path, {"predicted_for": costs.name} | found)
+    found = measured_layer(find_layer(name), direction, COUNTS, repeat=repeat)
+    write(path, found)
     return None if found["identical_to_one_stream"] else "the results are not the bits of one stream"
 
 

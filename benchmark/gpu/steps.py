@@ -10,10 +10,13 @@ from ...instances.files import read_instance
 from ...solver.solve import solve
 from ...validate.schedule import write_schedule
 from .stages import Unit, is_settled, read, requires, write
-from .study import STEP_METHODS, Study
+from .study import RECOMPUTING, STEP_METHODS, Study
 
 WAYS = ("plain", "save_on_cpu", "checkpoint", "activation_budget")
-"""Ways to take a step with torch: as it is, and with three of its means against too little memory."""
+"""Ways to take a step with torch: as it is, and with three of its means against too little memory.
+
+The last one compiles, and takes longest.
+"""
 
 _SOLVE_SECONDS = 60.0
 """Time limit of a method in seconds."""
@@ -23,6 +26,12 @@ def files_of(study: Study, name: str, batch: int) -> dict[str, Path]:
     """Return the files of a step: its ``record``, its ``profile``, and what ``step`` tells of it."""
     words = ("record", "profile", "step")
     return {word: study.path("step", name, batch, f"{word}.json") for word in words}
+
+
+def instance_of(study: Study, name: str, batch: int, share: int, *, recompute: bool = False) -> Path:
+    """Return the file of a step's instance under a budget; in one of two, operators may run again."""
+    words = ("recompute",) if recompute else ()
+    return study.path("step", name, batch, share, *words, "instance.json")
 
 
 def answer_of(study: Study, name: str, batch: int, share: int, method: str) -> tuple[Path, Path]:
@@ -45,12 +54,16 @@ def records(study: Study) -> Iterator[Unit]:
         yield Unit(what, in_torch, (what, path), partial(has_passed, path))
     for spec, batch in study.steps:
         name = name_of(spec)
-        shares = {share: study.path("step", name, batch, share, "instance.json") for share in study.shares}
+        instances = {
+            (share, recompute): instance_of(study, name, batch, share, recompute=recompute)
+            for share in study.shares
+            for recompute in (False, True)
+        }
         files = files_of(study, name, batch)
         yield Unit(
             f"{name}/{batch}",
             in_torch,
-            ("record_one", spec, batch, shares, files, study.repeat),
+            ("record_one", spec, batch, instances, files, study.repeat),
             files["step"].exists,
         )
 
@@ -60,8 +73,8 @@ def plans(study: Study) -> Iterator[Unit]:
     for spec, batch in study.steps:
         name = name_of(spec)
         for share in study.shares:
-            source = study.path("step", name, batch, share, "instance.json")
             for method in STEP_METHODS:
+                source = instance_of(study, name, batch, share, recompute=method in RECOMPUTING)
                 schedule, target = answer_of(study, name, batch, share, method)
                 yield Unit(
                     f"{name}/{batch} {share}% {method}",
@@ -73,13 +86,17 @@ def plans(study: Study) -> Iterator[Unit]:
 
 
 def runs(study: Study) -> Iterator[Unit]:
-    """Return the units for every schedule that was found, and for torch's own ways."""
+    """Return the units for every schedule that was found, and then for torch's own ways.
+
+    They come way by way, so that the one that compiles keeps no other from a machine that is lent for
+    minutes.
+    """
     for spec, batch in study.steps:
         name = name_of(spec)
         files = files_of(study, name, batch)
         for share in study.shares:
-            source = study.path("step", name, batch, share, "instance.json")
             for method in STEP_METHODS:
+                source = instance_of(study, name, batch, share, recompute=method in RECOMPUTING)
                 schedule, outcome = answer_of(study, name, batch, share, method)
                 target = study.path("step", name, batch, share, method, "run.json")
                 yield Unit(
@@ -89,7 +106,12 @@ def runs(study: Study) -> Iterator[Unit]:
                     partial(is_settled, outcome, target),
                     requires(schedule, "plans", f"{name}/{batch}"),
                 )
-            for way in WAYS:
+    for way in WAYS:
+        for spec, batch in study.steps:
+            name = name_of(spec)
+            files = files_of(study, name, batch)
+            for share in study.shares:
+                source = instance_of(study, name, batch, share)
                 target = study.path("step", name, batch, share, way, "torch.json")
                 yield Unit(
                     f"{name}/{batch} {share}% {way}",

@@ -38,8 +38,11 @@ STEPS = (("pebbler.benchmark.gpu.torch_models:gpt2", 8), ("pebbler.benchmark.gpu
 SHARES = (75, 50)
 """Budgets of these steps, in percent of the peak of eager torch."""
 
-STEP_METHODS = ("flow", "modnn")
-"""Methods of their schedules: one that needs the solvers, and a rule."""
+STEP_METHODS = ("flow", "flow-recompute", "modnn")
+"""Methods of their schedules: two that need the solvers, and a rule."""
+
+RECOMPUTING = frozenset(("flow-recompute",))
+"""Those of them whose instance lets operators run again."""
 
 BUDGETS = ("1.05xMmin", "1.25xMmin", "1.5xMmin", "2xMmin")
 """Budgets of the schedules."""
@@ -63,7 +66,7 @@ class Study:
     layers
         Convolution layers for the stage ``streams``; if empty, those of GLP4NN's Table 5.
     device
-        Device for which the times of these layers are predicted.
+        Device for which the page predicts the times of these layers.
     providers
         Providers whose convolutions are profiled; if empty, the default.
     repeat

@@ -337,7 +337,9 @@ def _tried(model: str, budget: str, method: str, memory: Memory, recompute: bool
 # --- steps --------------------------------------------------------------------------------------------
 
 
-def record_one(spec: str, batch: int, shares: dict[int, Path], files: dict[str, Path], repeat: int) -> None:
+def record_one(
+    spec: str, batch: int, instances: dict[tuple[int, bool], Path], files: dict[str, Path], repeat: int
+) -> None:
     """Record and measure the step of a model, and write its instance under every budget.
 
     Parameters
@@ -346,8 +348,9 @@ def record_one(spec: str, batch: int, shares: dict[int, Path], files: dict[str, 
         Of the model: ``module:function``.
     batch
         Its batch.
-    shares
-        The instance files by the budget, in percent of eager torch's peak.
+    instances
+        The instance files by the budget, in percent of eager torch's peak, and by whether operators may run
+        again.
     files
         Those of the ``record``, the ``profile`` and the ``step``, which comes last.
     repeat
@@ -371,10 +374,10 @@ def record_one(spec: str, batch: int, shares: dict[int, Path], files: dict[str, 
     profile = profile_step(spec, made, (batch,), repeat=repeat)
     write_profile(profile, files["profile"])
     name = f"{spec.rpartition(':')[2]}-b{batch}"
-    instance = step_instance(
-        record, name=name, profile=profile, lasting="carried", recompute=False, batch=batch
-    ).instance
-    for share, path in shares.items():
+    for (share, recompute), path in instances.items():
+        instance = step_instance(
+            record, name=name, profile=profile, lasting="carried", recompute=recompute, batch=batch
+        ).instance
         write_instance(within(instance, record.eager_peak_bytes * share // 100), path)
     write(
         files["step"],

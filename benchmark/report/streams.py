@@ -15,16 +15,14 @@ from ..output.table import format_table
 
 
 def measured_layer(
-    layer: ConvLayer, direction: Direction, device: Device, counts: Collection[int], *, repeat: int
+    layer: ConvLayer, direction: Direction, counts: Collection[int], *, repeat: int
 ) -> dict[str, Any]:
-    """Run a layer on several numbers of streams of this machine's GPU.
+    """Run a layer on several numbers of streams of this machine's GPU; nothing is predicted.
 
     Parameters
     ----------
     layer, direction
         A layer with its batch, and the pass.
-    device
-        Device for which times are predicted.
     counts
         Numbers of streams beside one stream.
     repeat
@@ -33,10 +31,8 @@ def measured_layer(
     Returns
     -------
     dict
-        ``device``, the GPU's name; ``stand_in``, whether the device was no GPU; ``times_ns`` and
-        ``predicted_ns``
-        by number of streams, the latter None without Numba, which simulates; ``launch_ns``, the host's time
-        for a launch; ``identical_to_one_stream``.
+        ``device``, the GPU's name; ``stand_in``, whether the device was no GPU; ``times_ns``, by number of
+        streams; ``launch_ns``, the host's time for a launch; ``identical_to_one_stream``.
 
     Raises
     ------
@@ -48,7 +44,6 @@ def measured_layer(
         "device": found.device,
         "stand_in": found.is_stand_in,
         "times_ns": found.times_ns,
-        "predicted_ns": _predicted(layer, direction, device, found.times_ns) if can_predict() else None,
         "launch_ns": found.launch_ns,
         "identical_to_one_stream": found.identical,
     }
@@ -59,9 +54,30 @@ def can_predict() -> bool:
     return find_spec("numba") is not None
 
 
-def _predicted(
+def predicted_layer(
     layer: ConvLayer, direction: Direction, device: Device, counts: Collection[int]
 ) -> dict[int, int]:
+    """Predict a layer on several numbers of streams, by simulation; this needs Numba and no GPU.
+
+    Parameters
+    ----------
+    layer, direction
+        A layer with its batch, and the pass.
+    device
+        A packaged device.
+    counts
+        Numbers of streams.
+
+    Returns
+    -------
+    dict
+        Nanoseconds by number of streams.
+
+    Raises
+    ------
+    PebblerError
+        As `pebbler.validate.streams.concurrent.streams_ns`.
+    """
     from ...validate.streams.concurrent import streams_ns
 
     kernels = caffe_kernels(device, layer.conv, direction)
@@ -69,7 +85,10 @@ def _predicted(
 
 
 def told(report: dict[str, Any], predicted_for: str) -> str:
-    """Return a report of `measured_layer` as text, with times predicted for a device of this name."""
+    """Return a report of `measured_layer` as text.
+
+    Its ``predicted_ns`` are what `predicted_layer` returns for a device of this name, or None.
+    """
     kinds = {"predicted": report["predicted_ns"], "measured": report["times_ns"]}
     kinds = {kind: times for kind, times in kinds.items() if times is not None}
     rows = [

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from ...heuristics.loading import load_for
 from ...heuristics.methods import Limits, find_method
+from ...heuristics.production.given import policy_sha256
 from ...heuristics.programs import program_sha256
 from ...instances.errors import PebblerError
 from ...instances.files import encode
@@ -78,11 +79,12 @@ class Job:
     def fingerprint(self) -> str:
         """Checksum by which two runs are the same: problem, setting, seed, and versions of the packages.
 
-        If the method is a program, the program's file counts, too.
+        If the method is a program, or a policy in a file, that file counts, too.
         """
         versions = sorted(package_versions().items())
-        if (program := program_sha256(self.setting.method)) is not None:
-            versions.append((self.setting.method, program))
+        method = self.setting.method
+        if (file := program_sha256(method) or policy_sha256(method)) is not None:
+            versions.append((method, file))
         parts = (self.about.problem_sha256, self.setting, self.seed, versions)
         return sha256(msgspec.json.encode(parts)).hexdigest()
 

@@ -7,6 +7,7 @@ docs/scripts/production.py --write docs/production.md`` puts the table into the 
 from __future__ import annotations
 
 import argparse
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from pebbler.benchmark.report.exhibits import percent
 from pebbler.benchmark.sweeps.results import Results, Run, origins
 from pebbler.instances.units import format_time
 
-DATA = Path("docs/data/production.sqlite")
+CONFIG, DATA = Path("docs/production.toml"), Path("docs/data/production.sqlite")
 BEGIN, END = "<!-- begin rules -->\n", "<!-- end rules -->\n"
 
 COPIES, BOTH = "flow", "flow-recompute"
@@ -25,10 +26,11 @@ COPIES, BOTH = "flow", "flow-recompute"
 def table(runs: Sequence[Run]) -> str:
     """Return a line for each problem: how much longer than its bound the schedule of each method takes.
 
-    This project's methods come last, the others in the order in which they first ran.
+    Methods are in the order of the configuration, in which this project's come last.
     """
-    ran = dict.fromkeys(run.setting.method for run in runs)
-    methods = sorted(ran, key=lambda method: method in (COPIES, BOTH))
+    ran = {run.setting.method for run in runs}
+    (sweep,) = tomllib.loads(CONFIG.read_text("utf-8"))["sweep"]
+    methods = [method for method in sweep["methods"] if method in ran]
     problems = dict.fromkeys(run.about.problem for run in runs)
     rows = []
     for problem in problems:

@@ -70,6 +70,7 @@ FAR = 0.10
 _LARGE = "gpt2:layers=36,width=1280,heads=20"
 _3B = "llama32_1b:layers=8,width=3072,heads=24,groups=8,hidden=8192"
 _8B = "llama32_1b:layers=4,width=4096,heads=32,groups=8,hidden=14336"
+_MIXTRAL = "mixtral_8x7b:layers=4"
 _LONG = "llama32_1b:layers=4,tokens={},vocabulary=1024"
 
 GRAPHS: tuple[tuple[str, int, tuple[str, ...], tuple[str, ...]], ...] = (
@@ -80,6 +81,7 @@ GRAPHS: tuple[tuple[str, int, tuple[str, ...], tuple[str, ...]], ...] = (
     ("llama32_1b", 1, ("RTX4090", "A100", "H100", "GH200"), ("71%", "78%", "87%", "95%")),
     (_3B, 1, ("A100", "H100", "GH200"), ("80%", "85%", "91%", "97%")),
     (_8B, 1, ("H100", "GH200"), ("85%", "89%", "93%", "97%")),
+    (_MIXTRAL, 4, ("H100", "GH200"), ("78%", "83%", "90%", "96%")),
     ("vit_b16", 128, ("RTX4090", "A100"), ("24%", "42%", "64%", "87%")),
     ("vit_l16", 64, ("A100", "H100"), ("26%", "44%", "65%", "87%")),
     ("unet", 4, ("RTX4090", "A100"), ("45%", "58%", "74%", "90%")),
@@ -98,6 +100,7 @@ _NAMES = {
     _LARGE: "gpt2_large",
     _3B: "llama32_3b, 8 layers",
     _8B: "llama31_8b, 4 layers",
+    _MIXTRAL: "mixtral_8x7b, 4 layers",
     **{
         _LONG.format(tokens): f"llama32_1b, 4 layers, {tokens // 1024}k tokens"
         for tokens in (8192, 32768, 65536, 131072)

@@ -29,6 +29,8 @@ _OFFLOADED = {
     "core_attn": "core_attn",
     "attn_proj": "attn_proj",
     "norm 1": "mlp_norm",
+    "expert_fc1": "expert_fc1",
+    "moe_act": "moe_act",
 }
 """Megatron's names for ``--offload-modules``, by kinds of modules."""
 
@@ -112,7 +114,8 @@ def megatron_modules(instance: Instance, schedule: Schedule) -> Exported:
 
     A module is offloaded if most bytes of what it saves are on the host in the schedule, over all layers, and
     computed again if most bytes of what it makes are made again: norms (``layernorm``), attention
-    (``core_attn``), and what comes behind the projection of its output (``mlp``).
+    (``core_attn``), and what comes behind the projection of its output (``mlp``, or ``moe`` with experts, of
+    which ``moe_act``, between their products, may be computed again alone).
 
     Raises
     ------
@@ -127,6 +130,8 @@ def megatron_modules(instance: Instance, schedule: Schedule) -> Exported:
     made = _made(instance)
     offloaded = [kind for kind in _OFFLOADED if _mostly(instance, chosen, saved.get(kind, ()), "offload")]
     again = [name for name, blocks in made.items() if _mostly(instance, chosen, blocks, "recompute")]
+    if "moe" in again and "moe_act" in again:
+        again.remove("moe_act")  # a part of it
     told: dict[int, Treatment] = dict.fromkeys(chosen, "keep")
     told |= {d: "recompute" for name in again for d in made[name] if d in told}
     told |= {d: "offload" for kind in offloaded for d in saved[kind] if d in told and told[d] == "keep"}
@@ -142,18 +147,21 @@ def megatron_modules(instance: Instance, schedule: Schedule) -> Exported:
 def _made(instance: Instance) -> dict[str, list[int]]:
     """Return what modules of repeated layers make, by Megatron's names for ``--recompute-modules``."""
     operators = Operators(instance)
-    made: dict[str, list[int]] = {"layernorm": [], "core_attn": [], "mlp": []}
+    made: dict[str, list[int]] = {"layernorm": [], "core_attn": [], "mlp": [], "moe": [], "moe_act": []}
     for group in layer_groups(instance):
         attention = [k for k in group.forward if operators.is_attention(k)]
         linear = [k for k in group.forward if operators.is_linear(k)]
         projection = next((k for k in linear if attention and k > attention[-1]), None)
+        experts = [k for k in group.forward if operators.is_experts(k)]
         for k in group.forward:
             if operators.is_norm(k):
                 made["layernorm"] += instance.tasks[k].outputs
             elif k in attention:
                 made["core_attn"] += instance.tasks[k].outputs
             elif projection is not None and k > projection:
-                made["mlp"] += instance.tasks[k].outputs
+                made["moe" if experts else "mlp"] += instance.tasks[k].outputs
+                if experts and experts[0] < k < experts[-1] and k not in experts:
+                    made["moe_act"] += instance.tasks[k].outputs
     return made
 
 

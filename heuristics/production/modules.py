@@ -19,8 +19,8 @@ class Module:
     Attributes
     ----------
     kind
-        What Megatron calls it: ``norm``, ``qkv_linear``, ``core_attn`` or ``attn_proj``. Each norm of a layer
-        has a kind of its own.
+        What Megatron calls it: ``norm``, ``qkv_linear``, ``core_attn``, ``attn_proj``, ``expert_fc1`` or
+        ``moe_act``. Each norm of a layer has a kind of its own.
     last_forward, last_backward
         Its last task in each pass.
     saved
@@ -65,16 +65,20 @@ def _parts(group: LayerGroup, operators: Operators) -> list[tuple[str, list[Laye
     """Return the kinds of a group's modules, each with its layers.
 
     Linear layers before attention are one module, and the first after it is the projection of its output;
-    those of the multilayer perceptron are none.
+    those of the multilayer perceptron are none. Of experts, all products but the last are one, and what is
+    between them and that is another.
     """
     layers = [layer for layer in group.layers if layer.backward]
     attention = [at for at, layer in enumerate(layers) if any(map(operators.is_attention, layer.forward))]
+    experts = [at for at, layer in enumerate(layers) if any(map(operators.is_experts, layer.forward))]
     found: dict[str, list[LayerTasks]] = {}
     for at, layer in enumerate(layers):
         if any(map(operators.is_norm, layer.forward)):
             found[f"norm {sum(kind.startswith('norm') for kind in found)}"] = [layer]
         elif at in attention:
             found.setdefault("core_attn", []).append(layer)
+        elif experts and experts[0] <= at < experts[-1]:
+            found.setdefault("expert_fc1" if at in experts else "moe_act", []).append(layer)
         elif attention and any(map(operators.is_linear, layer.forward)):
             if at < attention[0]:
                 found.setdefault("qkv_linear", []).append(layer)

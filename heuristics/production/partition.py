@@ -43,7 +43,7 @@ class Partition:
         made again.
     expensive
         The tasks that torch.compile never computes again of its own accord: products, convolutions,
-        attention and lookups in tables.
+        attention, lookups in tables and choices of experts.
     weights
         What it costs to save each block, in bytes times a factor.
     """
@@ -59,6 +59,8 @@ class Partition:
             k
             for k in range(self.end)
             if found.is_linear(k)
+            or found.is_experts(k)
+            or found.is_routing(k)
             or found.is_attention(k)
             or found.is_lookup(k)
             or len(instance.tasks[k].algorithms) > 1

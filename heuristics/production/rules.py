@@ -67,6 +67,8 @@ def checkpoint_layers(instance: Instance, limits: Limits) -> Answer:
 def torchtitan_selective(instance: Instance, limits: Limits) -> Answer:
     """Compute repeated layers again, except attention and the first, third, ... linear operator of each.
 
+    A router counts for none, and products with the weights of experts always run again.
+
     Raises
     ------
     Refusal
@@ -77,10 +79,10 @@ def torchtitan_selective(instance: Instance, limits: Limits) -> Answer:
     for group in groups:
         count = 0
         for k in group.forward:
-            count += (linear := operators.is_linear(k))
+            count += (linear := operators.is_linear(k) and not operators.is_router(k))
             if operators.is_attention(k) or (linear and count % 2):
                 kept.update(instance.tasks[k].outputs)
-    policy = Policy(_dropped(instance, groups) - kept)
+    policy = Policy(_dropped(instance, groups) - kept, saved=kept)
     return Answer(recomputed(instance, limits, policy, "torchtitan-selective"))
 
 
@@ -97,7 +99,8 @@ def torchtitan_offload(instance: Instance, limits: Limits) -> Answer:
 
     A tensor is copied out once it is made, and compute waits for that at the end of the next layer, or of the
     last one that reads it. It comes back when the backward pass begins with the layer after its own. What the
-    last layer makes stays, and so does what is read only to compute again. Where host memory ends, the
+    last layer makes stays, and so does what is read only to compute again. Routers and products with the
+    weights of experts run again. Where host memory ends, the
     largest tensors leave that it has room for.
 
     Raises
@@ -110,7 +113,7 @@ def torchtitan_offload(instance: Instance, limits: Limits) -> Answer:
         d
         for group in groups
         for k in group.forward
-        if operators.is_linear(k) or operators.is_attention(k)
+        if (operators.is_linear(k) and not operators.is_router(k)) or operators.is_attention(k)
         for d in instance.tasks[k].outputs
     }
     dropped = _dropped(instance, groups) - kept
@@ -299,7 +302,7 @@ def trl_offload(instance: Instance, limits: Limits) -> Answer:
 
 @register(
     "megatron-offload",
-    "norms, attention and its projections offload what they save; it comes back while a layer later runs",
+    "norms, attention, its projections and experts offload what they save; it comes back a layer ahead",
     "Megatron-LM, --fine-grained-activation-offloading",
     shown="named",
 )
@@ -385,7 +388,7 @@ def _moved_out(instance: Instance, limits: Limits, moved: list[int]) -> Schedule
 
 def _partitioned(partition: Partition, saved: set[int]) -> Policy:
     """Return the policy that keeps what a cut has saved."""
-    return Policy((partition.read & partition.once) - saved, saved=saved)
+    return Policy((partition.read & partition.once) - saved, saved=saved, once=True)
 
 
 def _dropped(instance: Instance, groups: Sequence[LayerGroup]) -> set[int]:

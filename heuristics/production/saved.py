@@ -22,6 +22,9 @@ _GROUP = re.compile(r".*?\d+(?=[._]|$)")
 _LINEAR = ("linear", "fc", "mm", "addmm")
 """Kinds of layers of the zoo, and operators of torch, that are a product with weights."""
 
+_EXPERTS = ("experts", "_grouped_mm")
+"""The kind of layers of the zoo, and the operator of torch, that is a product with the weights of experts."""
+
 _ATTENTION = ("attention", "scaled_dot_product")
 """What the names of kinds and operators of attention have in them."""
 
@@ -80,10 +83,24 @@ class Operators:
             words = [word for word in task.name.rstrip(")").split(" ")[1:] if not word.startswith("#")]
             found = [*([kinds[k]] if k in kinds else []), *words[-1:]]
             self._names.append([name.lower() for name in found])
+        self._scores = {d for k, task in enumerate(instance.tasks) if self.is_routing(k) for d in task.inputs}
+        self._made = [task.outputs for task in instance.tasks]
 
     def is_linear(self, k: int) -> bool:
-        """Return whether a task is a product with weights."""
+        """Return whether a task is a product with weights, which are not those of experts."""
         return any(name in _LINEAR for name in self._names[k])
+
+    def is_experts(self, k: int) -> bool:
+        """Return whether a task is a product with the weights of experts."""
+        return any(name in _EXPERTS for name in self._names[k])
+
+    def is_routing(self, k: int) -> bool:
+        """Return whether a task chooses the experts of each token."""
+        return "route" in self._names[k]
+
+    def is_router(self, k: int) -> bool:
+        """Return whether a task is the product by whose results experts are chosen."""
+        return self.is_linear(k) and not self._scores.isdisjoint(self._made[k])
 
     def is_attention(self, k: int) -> bool:
         """Return whether a task is attention."""

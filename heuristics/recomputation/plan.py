@@ -43,12 +43,17 @@ class Policy:
         Blocks that are kept although the backward pass reads them only to compute others again.
     ahead
         Per task, the blocks to prefetch when it starts, where there is room.
+    once
+        Whether what is computed again stays until nothing needs it, so that nothing runs a third time, as in
+        a backward pass that is compiled; else it is made anew for each task that the backward pass does not
+        read it in.
     """
 
     dropped: Set[int] = frozenset()
     hosted: Set[int] = frozenset()
     saved: Set[int] = frozenset()
     ahead: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    once: bool = False
 
 
 def turn(instance: Instance) -> int:
@@ -175,11 +180,16 @@ class Recomputation:
         self.runs_again = policy.dropped | (forward_only - policy.saved)
         self.comes_back = self.runs_again | policy.hosted
         self.last_forward: dict[int, list[int]] = defaultdict(list)
-        for d in policy.dropped | policy.hosted:
+        leaving = policy.dropped | policy.hosted | (self.runs_again if policy.once else set())
+        for d in leaving:
             self.last_forward[max(k for k in self.instance.uses[d] if k < self.end)].append(d)
         self.expires: dict[int, list[int]] = defaultdict(list)
-        for d, last in enumerate(self._needed_until()):
+        until = self._needed_by_second_runs() if policy.once else self._needed_until()
+        for d, last in enumerate(until):
             self.expires[last].append(d)
+        self.needed_until = (
+            until if policy.once else [uses[-1] + 1 if uses else 0 for uses in self.instance.uses]
+        )
 
     def all(self) -> None:
         """Issue the whole iteration."""
@@ -224,6 +234,20 @@ class Recomputation:
                     until[d] = max(until[d], again)
         return [uses[d][-1] if uses[d] and d in self.comes_back else until[d] for d in range(len(uses))]
 
+    def _needed_by_second_runs(self) -> list[int]:
+        """Return the same where each task runs again once, when the first of what it makes is needed."""
+        uses = self.instance.uses
+        until = [uses[d][-1] if uses[d] else -1 for d in range(len(uses))]
+        never = len(self.instance.tasks)
+        needed = [next((k for k in uses[d] if k >= self.end), never) for d in range(len(uses))]
+        for task in reversed(self.instance.tasks[: self.end]):
+            again = min((needed[d] for d in task.outputs if d in self.runs_again), default=never)
+            if again < never:
+                for d in task.inputs:
+                    until[d] = max(until[d], again)
+                    needed[d] = min(needed[d], again)
+        return until
+
     def _prefetch(self, k: int) -> None:
         """Prefetch blocks that the policy wants early, if the task that runs meanwhile has room."""
         task = self.instance.tasks[k]
@@ -261,5 +285,5 @@ class Recomputation:
             task = self.instance.tasks[producer]
             left.subtract(task.inputs)
             for d in (*task.inputs, *task.outputs):
-                if d in self.comes_back and not left[d] and d not in wanted and self.instance.uses[d][-1] < k:
+                if d in self.comes_back and not left[d] and d not in wanted and self.needed_until[d] <= k:
                     self.builder.release(d)

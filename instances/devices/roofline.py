@@ -168,16 +168,20 @@ def dense_algorithms(
     which: Pass,
     extra_bytes: int = 0,
     precision: Precision = "fp32",
+    groups: int = 1,
 ) -> tuple[Algorithm, ...]:
-    """Return the algorithm of a fully connected layer: one matrix product, no workspace."""
+    """Return the algorithm of a fully connected layer: one matrix product, no workspace.
+
+    With several groups, such as experts, each has a batch of that size and weights of its own.
+    """
     rows, columns, depth = {
         "FP": (batch, outputs, inputs),
         "BP1": (batch, inputs, outputs),
         "BP2": (inputs, outputs, batch),
     }[which]
     value_bytes = HALF if precision in ("fp16", "bf16") else FLOAT
-    traffic = value_bytes * (batch * inputs + batch * outputs + inputs * outputs)
-    return matrix_algorithms(device, rows, columns, depth, traffic, extra_bytes, precision)
+    traffic = groups * value_bytes * (batch * inputs + batch * outputs + inputs * outputs)
+    return matrix_algorithms(device, rows, columns, depth, traffic, extra_bytes, precision, groups)
 
 
 @lru_cache(maxsize=65536)
@@ -189,6 +193,7 @@ def matrix_algorithms(
     bytes_moved: int,
     extra_bytes: int = 0,
     precision: Precision = "fp32",
+    groups: int = 1,
 ) -> tuple[Algorithm, ...]:
     """Return the algorithm of one matrix product, which may be split along its inner dimension.
 
@@ -204,9 +209,11 @@ def matrix_algorithms(
         Memory traffic of work done in the same task by a kernel of its own.
     precision
         At whose peak the device multiplies.
+    groups
+        How many products of this size one launch computes side by side.
     """
     edge = product_edge(device.cudnn)
-    tiles = max(rows, edge) * max(columns, edge) / TILE**2
+    tiles = groups * max(rows, edge) * max(columns, edge) / TILE**2
     seconds = _product_seconds(
         device,
         _product_rate(device, precision),

@@ -1,8 +1,9 @@
-"""Joint graphs of torch.compile, as torch logs them: the operators of both passes below autograd.
+"""Graphs of torch.compile, as torch logs them: the operators of both passes below autograd.
 
 ``TORCH_LOGS=aot_joint_graph`` writes them to standard error, and tlparse has them in files
 ``aot_joint_graph_*.txt``. Their text is Python, which is read here and never run. What torch calls a node is
-the name of a block here, so that policies for nodes can be written.
+the name of a block here, so that policies for nodes can be written. Once torch has cut a joint graph in two,
+``TORCH_LOGS=aot_graphs`` writes the forward graph, which returns its outputs and what is saved.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import compress
 from math import prod
 from pathlib import Path
@@ -26,13 +27,15 @@ from ..importers.operators import (
     Place,
     Storage,
     convolution_of,
+    grouped_flops,
     operator_instance,
 )
 from ..instance import Instance
 from ..origin import Origin
 
 _HEAD = re.compile(r"^(\s*)def forward\(self, primals, tangents\)", re.MULTILINE)
-_LOGGED = re.compile(r"^(?:\[rank\d+\]:)?[A-Z]\d{4} .*?\[__aot_joint_graph\] ?", re.MULTILINE)
+_FORWARD = re.compile(r"^(\s*)def forward\(self, primals_\d+: (?!.*\btangents_\d)", re.MULTILINE)
+_LOGGED = re.compile(r"^(?:\[rank\d+\]:)?[A-Z]\d{4} .*?\[__aot_(?:joint_graph|graphs)\] ?", re.MULTILINE)
 _TENSOR = re.compile(r"(\w+)\[([^\]]*)\](?:\[([^\]]*)\])?")
 
 _BYTES = {
@@ -65,6 +68,15 @@ _VIEWS = frozenset(
 )
 """Operators whose results share the memory of their first operand."""
 
+_RANDOM = frozenset(
+    (
+        *("dropout", "_fused_dropout", "_standard_gamma", "bernoulli", "multinomial", "native_dropout"),
+        *("normal", "poisson", "binomial", "rrelu", "rand_like", "rand", "randint", "randn", "randperm"),
+        "empty",
+    )
+)
+"""Operators whose results differ from call to call (`torch._functorch.compile_utils.fx_graph_cse`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
@@ -89,12 +101,56 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A node that calls an operator: its name, the operator's, and what it is called with."""
+    """A node that calls an operator: its name, the operator's, and what it is called with.
+
+    What it is called with is in `value`, too, with keywords.
+    """
 
     name: str
     operator: str
     args: tuple[ast.expr, ...]
     operands: tuple[str, ...]
+    value: ast.expr
+
+
+@dataclass(frozen=True, slots=True)
+class SavedValues:
+    """What the forward graph of a partition leaves: its outputs, and what is saved for the backward pass.
+
+    Attributes
+    ----------
+    names
+        Names of the nodes that have bytes and are not given to the graph.
+    views
+        For each node that has the memory of another one, the name of that.
+    """
+
+    names: tuple[str, ...]
+    views: Mapping[str, str]
+
+
+def has_forward(data: bytes) -> bool:
+    """Whether a file's bytes have a forward graph of torch."""
+    return re.search(rb"\bdef forward\(self, primals_\d+: ", data) is not None
+
+
+def saved_values(data: bytes, path: str | Path) -> SavedValues:
+    """Return what the forward graph in a file saves.
+
+    Raises
+    ------
+    FormatError
+        When the file has several forward graphs, none, or one that cannot be read; the sentence names it.
+    """
+    text = _text(data, path)
+    reader = _Reader(path, _statements(text, _only(_FORWARD, text, "forward", path), path))
+    views: dict[str, str] = {}
+    for call in reader.calls:
+        if call.operator in _VIEWS and call.operands:
+            views[call.name] = call.operands[0]
+            views |= dict.fromkeys(reader.items.get(call.name, ()), call.operands[0])
+    names = [name for name in reader.returned if name is not None and name in reader.shapes]
+    return SavedValues(tuple(name for name in names if reader.shapes[name].bytes), views)
 
 
 def is_joint(data: bytes) -> bool:
@@ -105,7 +161,8 @@ def is_joint(data: bytes) -> bool:
 def instance_of_joint(data: bytes, path: str | Path, device: Device) -> Instance:
     """Return the instance of a joint graph on a device, under a budget of 0.
 
-    An operator is a task, as in an instance that is recorded from torch, and views are none. A primal of
+    An operator is a task, as in an instance that is recorded from torch, and views are none. Nodes that
+    compute the same are one, as they are for torch before it cuts the graph in two. A primal of
     which a gradient is returned counts as a parameter: it is resident, and so is its gradient. Other primals
     are inputs. Between the passes, one task stands for all that makes the tangents from the outputs.
 
@@ -114,14 +171,8 @@ def instance_of_joint(data: bytes, path: str | Path, device: Device) -> Instance
     FormatError
         When the file has several joint graphs, or one that cannot be read; the sentence names the place.
     """
-    try:
-        text = _LOGGED.sub("", data.decode())
-    except UnicodeDecodeError:
-        raise FormatError(f"{path} is not UTF-8, as the joint graphs of torch are") from None
-    heads = list(_HEAD.finditer(text))
-    if len(heads) != 1:
-        raise FormatError(f"{path} has {len(heads)} joint graphs; give a file with one of them")
-    graph = _Reader(path, _statements(text[heads[0].start() :], heads[0][1], path)).graph()
+    text = _text(data, path)
+    graph = _Reader(path, _statements(text, _only(_HEAD, text, "joint", path), path)).graph()
     stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(path).stem).strip("-.") or "joint"
     origin = Origin(
         network=stem,
@@ -141,10 +192,26 @@ def instance_of_joint(data: bytes, path: str | Path, device: Device) -> Instance
     )
 
 
-def _statements(text: str, indent: str, path: str | Path) -> list[ast.stmt]:
-    """Return the statements of a function whose definition a text begins with."""
-    body = []
-    for line in text.splitlines()[1:]:
+def _text(data: bytes, path: str | Path) -> str:
+    """Return a file's text without what loggers put before each line."""
+    try:
+        return _LOGGED.sub("", data.decode())
+    except UnicodeDecodeError:
+        raise FormatError(f"{path} is not UTF-8, as the graphs of torch are") from None
+
+
+def _only(head: re.Pattern[str], text: str, what: str, path: str | Path) -> re.Match[str]:
+    """Return where the only graph of a text begins."""
+    heads = list(head.finditer(text))
+    if len(heads) != 1:
+        raise FormatError(f"{path} has {len(heads)} {what} graphs; give a file with one of them")
+    return heads[0]
+
+
+def _statements(text: str, head: re.Match[str], path: str | Path) -> list[ast.stmt]:
+    """Return the statements of the function whose definition begins at a place of a text."""
+    body, indent = [], head[1]
+    for line in text[head.start() :].splitlines()[1:]:
         if line.strip() and not line.startswith(f"{indent} "):
             break
         body.append(line.removeprefix(indent))
@@ -155,13 +222,13 @@ def _statements(text: str, indent: str, path: str | Path) -> list[ast.stmt]:
         (function,) = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         place = f", line {error.lineno} of its graph" if isinstance(error, SyntaxError) else ""
-        raise FormatError(f"{path} has a joint graph that is no Python{place}: it may be cut off") from None
+        raise FormatError(f"{path} has a graph that is no Python{place}: it may be cut off") from None
     assert isinstance(function, ast.FunctionDef)
     return function.body
 
 
 class _Reader:
-    """Reads the statements of a joint graph into operators and storages."""
+    """Reads the statements of a graph: nodes, and of a joint graph operators and storages."""
 
     def __init__(self, path: str | Path, statements: Sequence[ast.stmt]) -> None:
         self.path = path
@@ -169,16 +236,18 @@ class _Reader:
         self.calls: list[_Call] = []
         self.items: dict[str, list[str]] = defaultdict(list)
         self.item_of: dict[str, str] = {}
+        self.place_of: dict[str, str] = {}
         self.returned: list[str | None] = []
         for statement in statements:
             self._read(statement)
         if not self.returned:
-            raise FormatError(f"{path} has a joint graph that returns nothing: it may be cut off")
+            raise FormatError(f"{path} has a graph that returns nothing: it may be cut off")
         self.storages: list[Storage] = []
         self.storage_of: dict[str, int] = {}
 
     def graph(self) -> OperatorGraph:
         """Return the operators, in order."""
+        self._merge()
         primals = [name for name in self.shapes if name.startswith("primals_")]
         tangents = [name for name in self.shapes if name.startswith("tangents_")]
         outputs = self.returned[: len(self.returned) - len(primals)]
@@ -226,7 +295,7 @@ class _Reader:
                     self._node(name, value)
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if not _is_none(value):
                 self._node(name, value)
-            case ast.Return(value=ast.Call(args=[ast.List(elts=results), *_])):
+            case ast.Return(value=ast.Call(args=[ast.List(elts=results), *_]) | ast.Tuple(elts=results)):
                 self.returned = [one.id if isinstance(one, ast.Name) else None for one in results]
             case _:
                 pass  # names that are let go, and the names of all arguments
@@ -238,14 +307,48 @@ class _Reader:
                 operator = words[3] if words[:2] == ["torch", "ops"] and len(words) > 3 else words[-1]
                 given = [*args, *(keyword.value for keyword in keywords)]
                 operands = tuple(dict.fromkeys(one for arg in given for one in _names(arg)))
-                self.calls.append(_Call(name, operator, tuple(args), operands))
-            case ast.Subscript(value=ast.Name(id=base)):
+                self.calls.append(_Call(name, operator, tuple(args), operands, value))
+            case ast.Subscript(value=ast.Name(id=base), slice=place):
                 self.items[base].append(name)
                 self.item_of[name] = base
+                self.place_of[name] = ast.unparse(place)
             case ast.Name(id=base):
-                self.calls.append(_Call(name, "alias", (value,), (base,)))
+                self.calls.append(_Call(name, "alias", (value,), (base,), value))
             case _:
                 raise FormatError(f"{self.path}: node '{name}' is {ast.unparse(value)[:60]}, not a call")
+
+    def _merge(self) -> None:
+        """Let the first of the nodes that compute the same stand for all, except for what is returned."""
+        returned = {name for name in self.returned if name is not None}
+        for call in reversed(self.calls):
+            if call.operator in _VIEWS and not returned.isdisjoint(
+                (call.name, *self.items.get(call.name, ()))
+            ):
+                returned.update(call.operands[:1])
+        first: dict[str, _Call] = {}
+        same: dict[str, str] = {}
+        calls = []
+        for call in self.calls:
+            for part in ast.walk(call.value):
+                if isinstance(part, ast.Name):
+                    part.id = same.get(part.id, part.id)
+            operands = tuple(dict.fromkeys(same.get(name, name) for name in call.operands))
+            call = replace(call, operands=operands)
+            stays = call.operator in _RANDOM or call.name in returned
+            other = call if stays else first.setdefault(ast.unparse(call.value), call)
+            if other is call:
+                calls.append(call)
+                continue
+            same[call.name] = other.name
+            places = {self.place_of[name]: name for name in self.items.get(other.name, ())}
+            for name in self.items.pop(call.name, ()):
+                if (known := places.get(self.place_of[name])) is not None:
+                    same[name] = known
+                else:
+                    self.items[other.name].append(name)
+                    self.item_of[name] = other.name
+        self.calls = calls
+        self.returned = [same.get(name, name) if name is not None else None for name in self.returned]
 
     def _shape(self, name: str, text: str) -> _Shape | None:
         """Return what an annotation says; None for what is no tensor."""
@@ -349,6 +452,8 @@ class _Reader:
         if call.operator in ("bmm", "baddbmm"):
             (batch, rows, depth), (_, _, columns) = sizes[-2:]
             return 2 * batch * rows * depth * columns
+        if call.operator == "_grouped_mm":
+            return grouped_flops(*sizes[:2])
         if "scaled_dot_product" in call.operator:
             grown = "backward" in call.operator
             query, key, value = sizes[grown : 3 + grown]

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any, Literal
 
 from ..devices.device import Device, Precision
@@ -107,6 +108,19 @@ class OperatorGraph:
     def resident_bytes(self) -> int:
         """Bytes of parameters, their gradients, buffers and constants."""
         return sum(storage.bytes for storage in self.storages if storage.place in _RESIDENT)
+
+
+def grouped_flops(left: Sequence[int], right: Sequence[int]) -> int:
+    """Return the operations of ``_grouped_mm``, the products of experts, a multiply-add counted as two.
+
+    Parameters
+    ----------
+    left, right
+        Sizes of its operands: of three numbers, where each expert has its own part; of two, where the rows,
+        the columns or what is summed over is shared out among experts.
+    """
+    groups = left[0] if len(left) == len(right) == 3 else 1
+    return 2 * groups * prod(left[-2:]) * right[-1]
 
 
 def convolution_of(

@@ -58,6 +58,8 @@ class Gpu:
         Of torch's dispatcher.
     alignment
         Bytes that torch's allocator on a GPU aligns to, and accounts for.
+    scratch_in_pool
+        False: that allocator gives out what operators take on the way.
 
     Raises
     ------
@@ -67,6 +69,7 @@ class Gpu:
 
     key = "CUDA"
     alignment = 512
+    scratch_in_pool = False
 
     def __init__(self, name: str) -> None:
         self.name = name

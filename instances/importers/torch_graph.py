@@ -20,7 +20,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 from ..devices.device import Precision
 from ..devices.roofline import Convolution, Pass
 from ..errors import PebblerError
-from .operators import Operator, OperatorGraph, Place, Storage, convolution_of
+from .operators import Operator, OperatorGraph, Place, Storage, convolution_of, grouped_flops
 from .torch_gpu import OnGpu, gpu_kernels
 from .torch_labels import ModuleLabels
 from .torch_refusals import StepError, explained, is_loss, loss_of
@@ -305,6 +305,8 @@ def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -
         return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))
     if func._schema.name == f"{_ATTENTION}_backward":
         return int(sdpa_backward_flop_count(*(tensor.shape for tensor in args[:4])))
+    if func._schema.name == "aten::_grouped_mm":
+        return grouped_flops(*(tuple(tensor.shape) for tensor in args[:2]))
     count = flop_registry.get(func.overloadpacket)
     return int(count(*args, **kwargs, out_val=out)) if count else 0
 

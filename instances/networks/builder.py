@@ -128,6 +128,73 @@ class NetworkBuilder:
             )
         )
 
+    def route(self, name: str, source: str) -> str:
+        """Add the shares of experts at each position, of which the largest stay and the others are 0.
+
+        The source, a `linear` layer in most models, has a channel for each expert. How many stay is what
+        `dispatch` has room for; the softmax of all is kept for the backward pass.
+        """
+        shape = self.shape(source)
+        return self._add(Layer(name, KINDS["route"], (source,), shape, saved=shape.elements))
+
+    def dispatch(self, name: str, source: str, shares: str, *, slots: int) -> str:
+        """Add a copy of positions in the order of the experts that they go to.
+
+        Parameters
+        ----------
+        name, source
+            As everywhere.
+        shares
+            The layer that says where positions go: a channel for each expert, 0 where one does not go.
+        slots
+            Positions that each expert gets: those that come later are dropped, and slots that are left are 0.
+        """
+        self._require(name, slots=slots)
+        shape, experts = self.shape(source), self._experts_of(name, source, shares)
+        if slots > shape.positions:
+            raise self._error(
+                name, f"an expert cannot get {slots} of {shape.positions} positions; give fewer slots"
+            )
+        positions = experts * slots
+        return self._add(
+            Layer(
+                name,
+                KINDS["dispatch"],
+                (source, shares),
+                Shape(shape.channels, positions, 1),
+                saved=positions,
+            )
+        )
+
+    def experts(self, name: str, source: str, *, outputs: int, experts: int) -> str:
+        """Add one matrix product at every position, without biases, with the weights of its expert.
+
+        Every expert has an equal part of the positions, in the order in which `dispatch` has put them.
+        """
+        self._require(name, outputs=outputs, experts=experts)
+        shape = self.shape(source)
+        if shape.positions % experts:
+            raise self._error(name, f"{experts} experts do not divide {shape.positions} positions")
+        return self._add(
+            Layer(
+                name,
+                KINDS["experts"],
+                (source,),
+                Shape(outputs, *shape[1:]),
+                parameters=experts * shape.channels * outputs,
+                groups=experts,
+            )
+        )
+
+    def combine(self, name: str, source: str, shares: str) -> str:
+        """Add, for each position of `shares`, the sum of what its experts made of it, times their shares."""
+        shape, target = self.shape(source), self.shape(shares)
+        if shape.positions % target.channels:
+            raise self._error(
+                name, f"{target.channels} experts do not divide {shape.positions} positions of '{source}'"
+            )
+        return self._add(Layer(name, KINDS["combine"], (source, shares), Shape(shape.channels, *target[1:])))
+
     def embedding(self, name: str, source: str, entries: int, width: int) -> str:
         """Add a table of `entries` vectors; the source, an input, has the index of one at each position."""
         self._require(name, entries=entries, width=width)
@@ -421,6 +488,15 @@ class NetworkBuilder:
         if self.shape(gates) != Shape(4 * shape.channels, *shape[1:]):
             raise self._error(name, f"'{gates}' has not the four gates of '{state}'")
         return self._add(Layer(name, kind, (gates, state), shape))
+
+    def _experts_of(self, name: str, source: str, shares: str) -> int:
+        """How many experts the shares of a source's positions are of."""
+        shape = self.shape(shares)
+        if shape[1:] != self.shape(source)[1:]:
+            raise self._error(
+                name, f"'{source}' and '{shares}' differ in positions; give it the shares of its positions"
+            )
+        return shape.channels
 
     def _alike(self, name: str, sources: Sequence[str]) -> list[Shape]:
         """Shapes of sources that have one height and one width."""

@@ -15,7 +15,14 @@ from ..errors import PebblerError
 from ..origin import Graph
 
 Operation = Literal[
-    "convolution", "transposed-convolution", "dense", "positionwise", "lookup", "product", "memory"
+    "convolution",
+    "transposed-convolution",
+    "dense",
+    "positionwise",
+    "grouped",
+    "lookup",
+    "product",
+    "memory",
 ]
 Saved = Literal["nothing", "mask", "statistics", "values"]
 Labels = Literal["none", "classes", "pairs"]
@@ -39,11 +46,13 @@ class LayerKind:
         - ``transposed-convolution``: (channels of the input, channels, kernel, kernel);
         - ``dense``: one matrix product, (outputs, inputs);
         - ``positionwise``: one at every position, (channels, channels of all inputs);
+        - ``grouped``: the same with weights of its own for each of `Layer.groups` equal parts of the
+          positions, (channels of all groups, channels of the input);
         - ``lookup``: rows of a table, (entries, channels);
         - ``product``: a product of its inputs' values, `Layer.products` multiply-adds; no such weights;
         - ``memory``: nothing that takes longer than to move the data; no such weights.
 
-        Of the first five the gradient of the weights is a task of its own, BP2. What others train they
+        Of the first six the gradient of the weights is a task of its own, BP2. What others train they
         compute in BP1.
     reads_inputs, reads_output
         Whether BP1 reads what the forward pass has read, and what it has written.
@@ -56,6 +65,8 @@ class LayerKind:
         Whether it may do so where a ReLU made its input: the sign can still be told.
     passes_on
         Whether the gradient of its inputs is that of its output as it is, so that no task computes it.
+    guided
+        Whether its last input only says where the others' values go, so that it gets no gradient.
     labels
         Of a loss, which ends a path: ``classes``, one a position, or ``pairs``, 0 or 1 an image. No other
         kind has labels.
@@ -92,6 +103,7 @@ class LayerKind:
     in_place: tuple[Graph, ...] = ()
     in_place_after_relu: bool = False
     passes_on: bool = False
+    guided: bool = False
     labels: Labels = "none"
     is_input: bool = False
     couples_images: bool = False
@@ -179,6 +191,25 @@ _ALL: tuple[LayerKind, ...] = (
         operation="positionwise",
         expensive=True,
     ),
+    LayerKind(
+        name="route",
+        summary="a softmax over experts, of which each position keeps the largest",
+        reads_output=True,
+        saves="values",
+    ),
+    LayerKind(
+        name="dispatch",
+        summary="positions in the order of their experts",
+        saves="values",
+        guided=True,
+    ),
+    LayerKind(
+        name="experts",
+        summary="a matrix product at every position, with the weights of its expert",
+        operation="grouped",
+        expensive=True,
+    ),
+    LayerKind(name="combine", summary="weighted sums of what experts made", reads_inputs=True),
     LayerKind(name="embedding", summary="rows of a table", operation="lookup", expensive=True),
     LayerKind(name="position", summary="a trained vector at every position"),
     LayerKind(

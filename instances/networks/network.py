@@ -54,7 +54,7 @@ class Layer:
     kernel, stride, pad
         Of convolutions and pooling: square windows, equal padding on every side.
     groups
-        Of convolutions.
+        Of convolutions; of products by experts, how many experts there are.
     relu
         Whether a ReLU acts in place on the output.
     tied

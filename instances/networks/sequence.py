@@ -49,27 +49,40 @@ def _gpt2(
     vocabulary: int = 50257,
     math: bool = False,
 ) -> None:
-    if tokens > 1024:
-        raise PebblerError(f"GPT-2 has 1024 positions, fewer than {tokens}; give at most 1024 tokens")
-    _require_heads("GPT-2", width, heads)
-    x = net.embedding("wte", net.input(1, tokens, 1), vocabulary, width)
-    x = net.add("embedded", x, net.embedding("wpe", net.input(1, tokens, 1, name="positions"), 1024, width))
+    require_heads("GPT-2", width, heads)
+    x = gpt2_embedding(net, tokens, vocabulary, width)
     for k in range(layers):
         name = f"h{k}"
-        y = net.layer_norm(f"{name}_ln1", x)
-        if math:
-            q, key, v = (net.linear(f"{name}_{role}", y, outputs=width) for role in ("q", "k", "v"))
-            y = net.rowsoftmax(f"{name}_softmax", net.scores(f"{name}_scores", q, key, heads=heads))
-            y = net.context(f"{name}_context", y, v)
-        else:
-            y = net.linear(f"{name}_qkv", y, outputs=3 * width)
-            y = net.attention(f"{name}_attn", y, heads=heads, causal=True)
-        x = net.add(f"{name}_add1", x, net.linear(f"{name}_proj", y, outputs=width))
+        x = gpt2_attention(net, name, x, heads, math=math)
         y = net.linear(f"{name}_fc", net.layer_norm(f"{name}_ln2", x), outputs=4 * width)
         y = net.linear(f"{name}_out", net.gelu(f"{name}_gelu", y), outputs=width)
         x = net.add(f"{name}_add2", x, y)
     x = net.layer_norm("ln_f", x)
     net.softmax("loss", net.linear("lm_head", x, outputs=vocabulary, bias=False, tied="wte"))
+
+
+def gpt2_embedding(net: NetworkBuilder, tokens: int, vocabulary: int, width: int) -> str:
+    """Add the sum of a table of words, ``wte``, and one of GPT-2's 1024 positions."""
+    if tokens > 1024:
+        raise PebblerError(f"GPT-2 has 1024 positions, fewer than {tokens}; give at most 1024 tokens")
+    x = net.embedding("wte", net.input(1, tokens, 1), vocabulary, width)
+    return net.add(
+        "embedded", x, net.embedding("wpe", net.input(1, tokens, 1, name="positions"), 1024, width)
+    )
+
+
+def gpt2_attention(net: NetworkBuilder, name: str, x: str, heads: int, *, math: bool = False) -> str:
+    """Add the first half of a layer of GPT-2: norm, attention, its projection and the sum with what came."""
+    width = net.shape(x).channels
+    y = net.layer_norm(f"{name}_ln1", x)
+    if math:
+        q, key, v = (net.linear(f"{name}_{role}", y, outputs=width) for role in ("q", "k", "v"))
+        y = net.rowsoftmax(f"{name}_softmax", net.scores(f"{name}_scores", q, key, heads=heads))
+        y = net.context(f"{name}_context", y, v)
+    else:
+        y = net.linear(f"{name}_qkv", y, outputs=3 * width)
+        y = net.attention(f"{name}_attn", y, heads=heads, causal=True)
+    return net.add(f"{name}_add1", x, net.linear(f"{name}_proj", y, outputs=width))
 
 
 def _llama(
@@ -82,7 +95,7 @@ def _llama(
     tokens: int = 2048,
     vocabulary: int = 128256,
 ) -> None:
-    _require_heads("Llama", width, heads)
+    require_heads("Llama", width, heads)
     x = net.embedding("embed", net.input(1, tokens, 1), vocabulary, width)
     for k in range(layers):
         x = _llama_layer(net, f"layer{k}", x, heads, groups, hidden)
@@ -99,13 +112,23 @@ def _llama_block(
     tokens: int = 2048,
 ) -> None:
     """One decoder block between an input and a squared error, as in training block by block."""
-    _require_heads("a Llama block", width, heads)
+    require_heads("a Llama block", width, heads)
     x = _llama_layer(net, "layer", net.input(width, tokens, 1), heads, groups, hidden)
     net.loss("loss", x, net.input(width, tokens, 1, name="target"))
 
 
 def _llama_layer(net: NetworkBuilder, name: str, x: str, heads: int, groups: int, hidden: int) -> str:
     """Grouped-query attention with rotary positions, then a gated MLP."""
+    width = net.shape(x).channels
+    x = llama_attention(net, name, x, heads, groups)
+    y = net.rms_norm(f"{name}_norm2", x)
+    gate = net.silu(f"{name}_silu", net.linear(f"{name}_gate", y, outputs=hidden, bias=False))
+    y = net.multiply(f"{name}_gated", gate, net.linear(f"{name}_up", y, outputs=hidden, bias=False))
+    return net.add(f"{name}_add2", x, net.linear(f"{name}_down", y, outputs=width, bias=False))
+
+
+def llama_attention(net: NetworkBuilder, name: str, x: str, heads: int, groups: int) -> str:
+    """Add the first half of a layer of Llama: norm, attention, its projection and the sum with what came."""
     width = net.shape(x).channels
     keys = width // heads * groups
     y = net.rms_norm(f"{name}_norm1", x)
@@ -114,11 +137,7 @@ def _llama_layer(net: NetworkBuilder, name: str, x: str, heads: int, groups: int
     v = net.linear(f"{name}_v", y, outputs=keys, bias=False)
     q, k = (net.resample(f"{part}_rotated", part, net.shape(part)) for part in (q, k))
     y = net.attention(f"{name}_attn", q, k, v, heads=heads, groups=groups, causal=True)
-    x = net.add(f"{name}_add1", x, net.linear(f"{name}_o", y, outputs=width, bias=False))
-    y = net.rms_norm(f"{name}_norm2", x)
-    gate = net.silu(f"{name}_silu", net.linear(f"{name}_gate", y, outputs=hidden, bias=False))
-    y = net.multiply(f"{name}_gated", gate, net.linear(f"{name}_up", y, outputs=hidden, bias=False))
-    return net.add(f"{name}_add2", x, net.linear(f"{name}_down", y, outputs=width, bias=False))
+    return net.add(f"{name}_add1", x, net.linear(f"{name}_o", y, outputs=width, bias=False))
 
 
 def _vit(
@@ -129,7 +148,7 @@ def _vit(
     patch: int = 16,
     size: int = 224,
 ) -> None:
-    _require_heads("ViT", width, heads)
+    require_heads("ViT", width, heads)
     x = net.conv("patches", net.input(3, size, size), width, patch, stride=patch)
     x = net.position("position", x, extra=1)
     for k in range(layers):
@@ -144,7 +163,8 @@ def _vit(
     net.softmax("loss", net.fc("head", x, 1000))
 
 
-def _require_heads(what: str, width: int, heads: int) -> None:
+def require_heads(what: str, width: int, heads: int) -> None:
+    """Refuse heads that do not divide the width."""
     if width % heads:
         raise PebblerError(f"{what}: {heads} heads do not divide a width of {width}; give a divisor")
 

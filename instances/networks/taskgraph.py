@@ -2,7 +2,7 @@
 
 Names: tasks ``FP(l)``, ``BP(relu l)``, ``BP2(l)`` (weight gradient), ``BP1(l)`` (gradient of the input) and
 ``copy(dY(l))`` and ``OPT(l)`` (update of the weights); blocks ``X(input)``, ``Y(l)``, ``dY(l)`` (gradient of
-the loss for Y(l)), ``M(l)`` (dropout's mask), ``S(l)`` (saved statistics of normalisation and attention),
+the loss for Y(l)), ``M(l)`` (dropout's mask), ``S(l)`` (what else normalisation, attention and routing keep),
 ``W(l)`` and ``dW(l)``, ``m(l)`` and ``v(l)`` (what an optimizer keeps), ``p(l)`` (weights in single precision
 where W(l) is in bfloat16).
 """
@@ -111,15 +111,17 @@ def task_graph(
     | task | inputs | outputs | updates |
     |---|---|---|---|
     | FP(any other kind) | every X | Y | |
-    | FP(bn, norm, attention) | every X | Y, S | |
+    | FP(bn, norm, attention, route, dispatch) | every X | Y, S | |
     | FP(dropout) | | M | Y of its input |
     | BP(relu l) | Y | | dY |
-    | BP2(conv, deconv, fc, linear, embedding) | every X, dY | | |
-    | BP1(conv, deconv, fc, linear) | dY | every dX | |
+    | BP2(conv, deconv, fc, linear, experts, embedding) | every X, dY | | |
+    | BP1(conv, deconv, fc, linear, experts) | dY | every dX | |
     | BP1(avgpool, concat, position, resample) | dY | every dX | |
-    | BP1(gelu, silu, scale, multiply, matmul, lstm_cell, lstm_hidden) | dY, every X | every dX | |
+    | BP1(gelu, silu, scale, multiply, matmul, combine, lstm_cell, lstm_hidden) | dY, every X | every dX | |
     | BP1(maxpool, lrn) | dY, X, Y | dX | |
     | BP1(rowsoftmax) | dY, Y | dX | |
+    | BP1(route) | dY, Y, S | dX | |
+    | BP1(dispatch) | dY, S | dX of the first input | |
     | BP1(bn, norm) | dY, X, S | dX | |
     | BP1(attention) | dY, every X, Y, S | every dX | |
     | BP1(dropout) | M | | dY |
@@ -251,7 +253,7 @@ class _Builder:
             else:
                 self._forward(layer)
         for layer in reversed(self.network.layers):
-            if self.trained[layer.name]:
+            if self.trained[layer.name] and (layer.kind.is_loss or layer.name in self.gradient):
                 self._backward(layer)
         if self.optimizer not in (None, "none"):
             self._update_weights(kept(self.optimizer, self.precision))
@@ -367,8 +369,10 @@ class _Builder:
             self._read_weights(task, layer)
         elif layer.parameters:
             self._add_weights(task, layer)
-        for source in layer.inputs:
+        for source in layer.inputs[:-1] if layer.kind.guided else layer.inputs:
             self._contribute(task, source)
+        if layer.kind.guided:
+            task.targets.append(None)
         if task.outputs or task.updates or (layer.parameters and not layer.kind.has_weight_task):
             self.tasks.append(task)
 

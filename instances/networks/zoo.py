@@ -12,6 +12,7 @@ from .builder import NetworkBuilder
 from .classic import CLASSIC
 from .entry import Entry
 from .maps import MAPS
+from .mixture import MIXTURE
 from .network import Network
 from .residual import RESIDUAL
 from .sequence import SEQUENCE
@@ -22,7 +23,7 @@ UNAVAILABLE = {
 }
 """Networks of the papers that are missing, and why."""
 
-_OURS = {**CLASSIC, **RESIDUAL, **MAPS, **SEQUENCE}
+_OURS = {**CLASSIC, **RESIDUAL, **MAPS, **SEQUENCE, **MIXTURE}
 ENTRIES = dict(_OURS)
 """The networks by name, with those that users have registered."""
 

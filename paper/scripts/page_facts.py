@@ -70,6 +70,26 @@ FACTS = {
     "execution/worst": Fact("execution", pattern=r"median iteration, .*worst ([\d.]+%)\."),
     "execution/least": Fact("execution", pattern=r"from the least times: median ([\d.]+%)"),
     "execution/least-worst": Fact("execution", pattern=r"from the least times: .*worst ([\d.]+%)\."),
+    **{
+        f"gpu/{network}/{time}": Fact("gpu", f"{network}, batch 128 | 1.25xMmin | flow", time)
+        for network in ("alexnet", "vgg16", "resnet50")
+        for time in ("predicted", "measured")
+    },
+    **{
+        f"gpu/step/{name}": Fact("gpu", "gpt2, batch 8 | 50% | flow", column)
+        for name, column in {
+            "predicted": "predicted",
+            "operations": "operations",
+            "whole": "without restore",
+            "allocated": "allocated",
+        }.items()
+    },
+    "gpu/eager": Fact("gpu", pattern=r"\| gpt2, batch 8 \| none \| [^|]*\|  \|  \| ([\d.]+ ms)"),
+    "gpu/eager-peak": Fact("gpu", pattern=r"\| gpt2, batch 8 \| none \| .*\| ([\d.]+ GiB) \|"),
+    **{
+        f"gpu/model/{network}": Fact("costs", f"{network}, batch 128 | all", "measured / model")
+        for network in ("alexnet", "vgg16", "resnet50")
+    },
     "execution/copy": Fact("execution", pattern=r"time of a copy, .*median error ([\d.]+%)\."),
     **{
         f"sub-batch/{name}": Fact(

@@ -167,7 +167,7 @@ def test_a_profile_serves_instances_comparisons_and_runs(capsys: Output) -> None
     assert len(instance.carried) > 10
     assert not any(task.recomputable for task in instance.tasks)
     capsys.readouterr()
-    options = ("--weights-as-blocks", "--budget", "80%", "--time-limit", "2s", "--methods", "flow,modnn")
+    options = ("--weights-as-blocks", "--budget", "80%", "--time-limit", "0.5s", "--methods", "flow,modnn")
     assert main(["compare", *step, *options, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["ideal_ns"] == sum(one.duration_ns for (one,) in measured.values())

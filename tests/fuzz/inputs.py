@@ -15,6 +15,7 @@ from pebbler.benchmark.sweeps.jobs import Found, Setting
 from pebbler.benchmark.sweeps.problems import About
 from pebbler.benchmark.sweeps.results import Results, Run
 from pebbler.heuristics.parts import with_parts
+from pebbler.heuristics.production.exports import torch_tags
 from pebbler.instances.files import encode
 from pebbler.instances.gpus.workload import cluster_instances, several_gpus
 from pebbler.instances.instance import Instance
@@ -60,6 +61,14 @@ LOG = b"""{"INSTRUCTION": "CONSTANT", "NAME": "x"}
 {"INSTRUCTION": "MEMORY", "NAME": "y", "MEMORY": "4"}
 {"INSTRUCTION": "ALIAS", "NAME": "y", "ALIAS": "-1"}
 {"INSTRUCTION": "RELEASE", "NAME": "x"}
+"""
+
+FORWARD = b"""\
+class GraphModule(torch.nn.Module):
+    def forward(self, primals_1: "f32[256, 64][64, 1]cuda:0", primals_2: "f32[1024, 64][64, 1]cuda:0"):
+        t: "f32[64, 256][1, 64]cuda:0" = torch.ops.aten.t.default(primals_1)
+        mm: "f32[1024, 256][256, 1]cuda:0" = torch.ops.aten.mm.default(primals_2, t);  t = None
+        return (mm, primals_2)
 """
 
 
@@ -178,6 +187,7 @@ FORMS = (
         {"--warm-start": ("{schedule}",), "--without": ("x",)},
     ),
     _form("solve {instance} --method vdnn-all-m -o {out}", LIMITS),
+    _form("solve {again} --method policy:{policy} -o {out}", LIMITS),
     _form("solve {instance} --method local-search --time-limit 300ms -o {out}", LIMITS),
     _form("compare {instance} --methods network-wide,modnn --out {out} --time-limit 500ms", LIMITS, GPUS),
     _form("compare lenet --batch 2 --methods network-wide --out {out}", LIMITS, WORKLOAD, GPUS),
@@ -268,8 +278,16 @@ def seeds() -> dict[str, tuple[bytes, ...]]:
         "log": (LOG,),
         "results": (_results(chain),),
         "onnx": _onnx(),
+        "again": (encode(rich),),
+        "policy": (_tags(rich), FORWARD),
         "page": (b"# GPU\n<!-- begin gpu -->\n<!-- end of gpu -->\n",),
     }
+
+
+def _tags(instance: Instance) -> bytes:
+    lines = torch_tags(instance, _scheduled(instance)).lines
+    assert len(lines) > 3
+    return "\n".join(lines).encode()
 
 
 def _scheduled(instance: Instance) -> Schedule:

@@ -317,6 +317,22 @@ def test_a_linear_layer_is_a_dense_layer_at_every_position():
         assert tasks[f"{which}(h0_fc)"] == wanted.duration_ns
 
 
+def test_products_of_experts_are_as_many_dense_ones_in_one_launch():
+    """Eight experts with 512 tokens of each of 2 sequences: that of 1024 rows, eight times, launched once."""
+    tasks = baseline(Workload("mixtral_8x7b:layers=1,vocabulary=1024,hidden=4096", 2, "H100"))
+    device = find_device("H100")
+    for which in ("FP", "BP1", "BP2"):
+        (one,) = dense_algorithms(device, 2 * 512, 4096, 4096, which)
+        (together,) = dense_algorithms(device, 2 * 512, 4096, 4096, which, groups=8)
+        assert tasks[f"{which}(layer0_down)"] == together.duration_ns
+        assert 7.5 * one.duration_ns < together.duration_ns < 8 * one.duration_ns
+    few = baseline(Workload("moe_xs:layers=1", 1, "H100"))["FP(h0_fc)"]
+    weights = 4 * 64 * 512 * 2048
+    assert (
+        few > memory_bound_algorithms(device, weights)[0].duration_ns
+    )  # all weights are read, for 16 rows each
+
+
 def test_attention_takes_longer_backward_and_less_than_with_its_scores_stored():
     """Two products forward, five backward; causal ones are halves; stored scores move through memory."""
     fused = baseline(Workload("gpt2:layers=1", 8, "K40"))

@@ -109,7 +109,7 @@ def solved(name: str, instance: Instance, memory: Memory, time_limit: float | No
 
 @pytest.mark.parametrize("memory", ["contiguous", "paged"])
 @pytest.mark.parametrize("name", [info.name for info in METHODS if is_rule(info.call)])
-@pytest.mark.parametrize("seeds", sampled((5, 8), range(0, 6, 6)))
+@pytest.mark.parametrize("seeds", sampled((5, 8, 13), range(0, 6, 6)))
 def test_rules(name: str, memory: Memory, seeds: Sequence[int]) -> None:
     unit = PAGE_BYTES if memory == "paged" else 512
     found = [

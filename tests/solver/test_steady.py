@@ -33,7 +33,7 @@ from pebbler.solver.steady import completed, settle, settled, thinned
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Carried, Schedule
 
-from ..samples import BY_LAYERS, crossed, sampled
+from ..samples import BY_LAYERS, ON_HOST, crossed, sampled
 
 KIB = 1024
 """Size of each block of the small round."""
@@ -79,7 +79,7 @@ def solved(name: str, instance: Instance, memory: Memory, time_limit: float | No
 @pytest.mark.parametrize("seeds", sampled((1, 2, 5), range(0, 25, 25)))
 def test_rules(name: str, memory: Memory, host: bool, seeds: Sequence[int]) -> None:
     found = [solved(name, carried(seed, memory, host=host), memory, None) for seed in seeds]
-    assert any(found) != (name in BY_LAYERS)
+    assert any(found) != (name in (*BY_LAYERS, *ON_HOST))
 
 
 @pytest.mark.parametrize("host", [False, True])
@@ -276,6 +276,25 @@ def test_a_search_finds_choices_that_do_not_follow_the_order_of_use() -> None:
     assert result.schedule is not None
     assert [state.device for state in result.schedule.states] == [False, True]
     assert result.makespan_ns == 410
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_a_method_that_reads_carried_blocks_is_no_longer_than_the_rule(memory: Memory) -> None:
+    """Here the method finds nothing, or only what takes very long."""
+
+    def late(instance: Instance, limits: Limits) -> Answer:
+        found = modnn(instance, limits).schedule
+        assert found is not None
+        return Answer(replace(found, makespan_ns=10 * found.makespan_ns), "time limit")
+
+    instance = scaled(small(3), size=1 if memory == "contiguous" else PAGE_BYTES // KIB)
+    rule = solve(instance, "modnn", memory=memory)
+    for method in (refuse, late):
+        info = MethodInfo("toy", "a toy", "tests", method, carries="read")
+        answer = settle(instance, info, method, Limits(memory=memory))
+        assert answer.schedule is not None
+        assert answer.schedule.makespan_ns == rule.makespan_ns
+        assert check(instance, answer.schedule).reasons == ()
 
 
 def test_a_thinned_choice_is_spread_over_what_one_task_uses() -> None:

@@ -3,9 +3,9 @@
 # Pages: docs/profiles.md, docs/execution.md, docs/gpu.md.
 source "$(dirname "${BASH_SOURCE[0]}")/told.sh"
 
-run 0 pebbler profile cifar10_quick --batch 32 --backend cpu -o cifar.profile.json
+run 0 pebbler profile cifar10_quick --batch 8 --backend cpu -o cifar.profile.json
 has cifar.profile.json
-run 0 pebbler instance cifar10_quick --batch 32 --profile cifar.profile.json --budget 1.0xMmin -o cifar.instance.json
+run 0 pebbler instance cifar10_quick --batch 8 --profile cifar.profile.json --budget 1.0xMmin -o cifar.instance.json
 run 0 pebbler solve cifar.instance.json --method modnn -o cifar.schedule.json
 says "makespan" "offloaded"
 

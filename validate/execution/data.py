@@ -60,6 +60,8 @@ def weight_shape(layer: Layer, source_channels: int, source_elements: int) -> tu
         return source_channels, layer.shape.channels, layer.kernel, layer.kernel
     if operation == "lookup":
         return layer.parameters // layer.shape.channels, layer.shape.channels
+    if operation == "grouped":
+        return layer.groups * layer.shape.channels, source_channels
     return layer.shape.channels, source_channels if operation == "positionwise" else source_elements
 
 
@@ -71,7 +73,7 @@ def _weights(network: Network, layer: Layer, rng: np.random.Generator) -> NDArra
     sources = [network[name].shape for name in layer.inputs]
     shape = weight_shape(layer, sum(one.channels for one in sources), sources[0].elements)
     count = math.prod(shape)
-    values[:count] = rng.standard_normal(count, dtype=np.float32) * np.float32(
-        math.sqrt(2 * shape[0] / count)
-    )
+    drawn = values[:count]
+    rng.standard_normal(dtype=np.float32, out=drawn)
+    drawn *= np.float32(math.sqrt(2 * shape[0] / count))
     return values

@@ -172,8 +172,9 @@ class Backend(Protocol):
     def map(self, address: int, pages: Sequence[int]) -> None:
         """Map these pages, in order, at addresses that begin at a reserved one.
 
-        Pages that were mapped there before are unmapped. A page may be mapped at several addresses. The
-        caller has waited for all work that uses these addresses.
+        Other pages that were mapped there before are unmapped. A page that is there already stays, which
+        costs nothing. A page may be mapped at several addresses. The caller has waited for all work that
+        uses these addresses.
         """
 
     def stream(self, name: str) -> Stream:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import cycle
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -22,7 +23,7 @@ from .data import Data, initial
 from .device import Backend, DeviceError
 from .executor import Execution, Executor, Timed, require_no_pages
 from .kernel import Kernel
-from .mapping import mapping_ns, simulate_issued
+from .mapping import mappings_ns, simulate_issued
 from .plan import Plan, plan
 from .rebuild import Rebuilt, rebuild
 from .unlimited import unlimited
@@ -43,6 +44,9 @@ _AGAIN = 4
 
 In a deep network, what kernels round in another order each time grows from layer to layer.
 """
+
+_AT_ONCE = 1 << 18
+"""Values that are compared at once, so that what is between stays in the processor's cache."""
 
 _log = logging.getLogger(__name__)
 
@@ -206,9 +210,8 @@ class Trial:
 
     @property
     def mappings_ns(self) -> list[int]:
-        """Predicted time of the host to map pages before each operation of a round."""
-        cost = self.mapping_cost
-        return [mapping_ns(step, cost) for step in self.plan.steps]
+        """Predicted time of the host to map pages before each operation of a round after the first."""
+        return mappings_ns(self.plan, self.mapping_cost)
 
     def simulated(self, durations_ns: Sequence[int], mappings_ns: Sequence[int]) -> int:
         """Return the time of a round with these times of operations and mappings."""
@@ -381,8 +384,8 @@ def _in_a_row(executor: Executor, data: Data, count: int, *, graph: bool = False
 
 def identical(one: Execution, other: Execution) -> bool:
     """Return whether losses, gradients and what is carried have the same bits."""
-    return one.losses.tobytes() == other.losses.tobytes() and all(
-        values.tobytes() == others.tobytes() for values, others in _compared(one, other)
+    return same_bits(one.losses, other.losses) and all(
+        same_bits(values, others) for values, others in _compared(one, other)
     )
 
 
@@ -397,13 +400,54 @@ def _error(one: Execution, other: Execution) -> tuple[float, float]:
     """Return the largest difference of a gradient or of what is carried: absolute, and relative."""
     absolute = relative = 0.0
     for found, values in _compared(one, other):
-        difference = float(np.max(np.abs(found - values), initial=0.0))
-        if np.isnan(difference):
-            return float("inf"), float("inf")
-        largest = float(np.max(np.abs(values), initial=0.0))
-        absolute = max(absolute, difference)
-        relative = max(relative, difference / largest if largest else difference)
+        apart, largest = distance(found, values)
+        if math.isinf(apart):
+            return math.inf, math.inf
+        absolute = max(absolute, apart)
+        relative = max(relative, apart / largest if largest else apart)
     return absolute, relative
+
+
+def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Return whether two contiguous arrays have the same bytes; NaN is equal to NaN of the same bits."""
+    mine, others = (values.reshape(-1).view(np.uint8) for values in (one, other))
+    return mine.size == others.size and all(np.array_equal(*parts) for parts in _parts(mine, others))
+
+
+def distance(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> tuple[float, float]:
+    """Return how far two arrays are from each other.
+
+    Parameters
+    ----------
+    found, wanted
+        Arrays of one size.
+
+    Returns
+    -------
+    tuple
+        The largest difference, infinite where one of the two is NaN or infinite, and the largest magnitude
+        of a value that is wanted.
+    """
+    apart = largest = 0.0
+    room = np.empty(min(_AT_ONCE, found.size), dtype=np.float32)
+    for mine, others in _parts(found.reshape(-1), wanted.reshape(-1)):
+        with np.errstate(invalid="ignore"):
+            difference = np.subtract(mine, others, out=room[: mine.size])
+        here = _magnitude(difference)
+        if math.isnan(here):
+            return math.inf, math.inf
+        apart, largest = max(apart, here), max(largest, _magnitude(others))
+    return apart, largest
+
+
+def _magnitude(values: NDArray[np.float32]) -> float:
+    """Return the largest magnitude of some values, NaN if there is one."""
+    return max(float(values.max()), -float(values.min()))
+
+
+def _parts(one: NDArray[Any], other: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    for begin in range(0, one.size, _AT_ONCE):
+        yield one[begin : begin + _AT_ONCE], other[begin : begin + _AT_ONCE]
 
 
 def times(trial: Trial) -> list[tuple[str, int, Timed]]:

@@ -31,9 +31,13 @@ class Device(Protocol):
         Bytes that torch's allocator aligns to there.
     deterministic
         Whether operators give the same bits each time, or torch refuses those that do not.
+    scratch_in_pool
+        Whether a plan has a place for what operators take on the way; else torch's allocator gives it out
+        beside the pool.
     """
 
     key: str
+    scratch_in_pool: bool
     alignment: int
     name: str
 
@@ -88,7 +92,7 @@ class Device(Protocol):
 class Processor:
     """The processor."""
 
-    name, key, alignment = "cpu", "CPU", ALIGNMENT
+    name, key, alignment, scratch_in_pool = "cpu", "CPU", ALIGNMENT, True
 
     deterministic = True
     """With the same number of threads, operators give the same bits."""

@@ -65,8 +65,9 @@ def step_instance(
     """Return the instance of a recorded step.
 
     Every operator that computes on the device is a task, whose only algorithm takes the time that was
-    measured, by the profile if there is one, and the scratch that its manner of writing needs. An operator
-    may run again if it only makes new data; where it draws random numbers, from the same state of the
+    measured, by the profile if there is one, and the scratch that its manner of writing needs. Where torch's
+    allocator gives scratch out beside the pool, the largest one is among the resident bytes. An operator may
+    run again if it only makes new data; where it draws random numbers, from the same state of the
     generator. Results of at most 64 bytes are no blocks if they are written once, before the optimizer's
     operators and not for them: clipping reads the norms of all gradients at once, and each would take a page
     in paged memory.
@@ -122,7 +123,13 @@ def step_instance(
     number = {d: index for index, d in enumerate(storages)}
     ends = {record.loss.storage} | _untaken_gradients(record, chosen)
     costs = _Costs(link, profile, batch)
-    alignment = device_of(record.device).alignment
+    device = device_of(record.device)
+    alignment = device.alignment
+    measured = [costs.algorithm(operator) for operator in chosen]
+    reserve = 0
+    if not device.scratch_in_pool:
+        reserve = max(one.workspace_bytes for one in measured)
+        measured = [replace(one, workspace_bytes=0) for one in measured]
 
     def blocks(touched: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(number[d] for d in touched if d in number)
@@ -131,7 +138,8 @@ def step_instance(
         name=name,
         engines=engines,
         budget_bytes=0,
-        resident_bytes=sum(aligned(record.storages[d].bytes, alignment) for d in resident),
+        resident_bytes=sum(aligned(record.storages[d].bytes, alignment) for d in resident)
+        + aligned(reserve, alignment),
         alignment_bytes=alignment,
         blocks=tuple(_block(record.storages[d], costs, lasting, d in ends) for d in storages),
         tasks=tuple(
@@ -140,13 +148,13 @@ def step_instance(
                 inputs=blocks(operator.reads),
                 outputs=blocks(operator.outputs),
                 updates=blocks(operator.updates),
-                algorithms=_algorithms(costs.algorithm(operator), _side(operator, optimizer_on)),
+                algorithms=_algorithms(algorithm, _side(operator, optimizer_on)),
                 recomputable=recompute
                 and operator.may_run_again
                 and bool(blocks(operator.outputs))
                 and _side(operator, optimizer_on) == "device",
             )
-            for operator in chosen
+            for operator, algorithm in zip(chosen, measured, strict=True)
         ),
         meta=_meta(record),
         origin=Origin(
@@ -169,8 +177,8 @@ def step_instance(
 def require_instance_of(record: StepRecord, instance: Instance) -> None:
     """Refuse an instance that is not one of a record.
 
-    Its times, its budget and its link are its own. Tensors may be in parts, fewer tasks may run again, and
-    tasks may run on the host.
+    Its times, its budget and its link are its own. Tensors may be in parts, fewer tasks may run again, tasks
+    may run on the host, and there may be more scratch.
 
     Raises
     ------
@@ -190,12 +198,15 @@ def require_instance_of(record: StepRecord, instance: Instance) -> None:
         if differing := [name for name in {**wanted, **found} if found.get(name) != wanted.get(name)]:
             raise PebblerError(f"{instance.name}: {kind} '{differing[0]}' is not as recorded; plan it anew")
     for task, same in zip(instance.tasks, recorded.tasks, strict=True):
+        least = same.algorithms[0].workspace_bytes
+        if any(algorithm.workspace_bytes < least for algorithm in task.algorithms):
+            raise PebblerError(f"{instance.name}: task '{task.name}' has too little scratch; plan it anew")
         if task.recomputable and not same.recomputable:
             raise PebblerError(f"{instance.name}: task '{task.name}' cannot run again; plan it anew")
 
 
 def _tasks(instance: Instance) -> dict[str, Any]:
-    """Return place and workspace of every task, and the bytes that it touches of each tensor."""
+    """Return the place of every task, and the bytes that it touches of each tensor."""
 
     def touched(blocks: tuple[int, ...]) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -204,11 +215,7 @@ def _tasks(instance: Instance) -> dict[str, Any]:
         return found
 
     return {
-        task.name: (
-            k,
-            {algorithm.workspace_bytes for algorithm in task.algorithms},
-            *map(touched, (task.inputs, task.outputs, task.updates)),
-        )
+        task.name: (k, *map(touched, (task.inputs, task.outputs, task.updates)))
         for k, task in enumerate(instance.tasks)
     }
 

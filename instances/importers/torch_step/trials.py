@@ -86,7 +86,9 @@ def try_out(
 
 
 def _reduces(operator: StepOperator) -> bool:
-    """Whether an operator is a loss that sums up or takes the mean."""
+    """Whether an operator is a loss that sums up or takes the mean, and not the gradient of one."""
+    if operator.overload._schema.name.endswith("_backward"):
+        return False
     arguments = operator.overload._schema.arguments
     names = [argument.name for argument in arguments]
     defaults = {argument.name: argument.default_value for argument in arguments}

@@ -110,7 +110,10 @@ def add_measure(commands: argparse._SubParsersAction[Parser]) -> None:
         "--layers", type=name_list, default=(), metavar="LAYER,...", help="default: GLP4NN's Table 5"
     )
     command.add_argument(
-        "--device", default="h200", metavar="NAME", help="predicted beside layers on streams; default: h200"
+        "--device",
+        default="h200",
+        metavar="NAME",
+        help="predicted beside layers on streams, by the stage page; default: h200",
     )
     command.add_argument(
         "--provider",

@@ -77,7 +77,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _streams(arguments: argparse.Namespace) -> int:
-    from ..benchmark.report.streams import can_predict, measured_layer, told
+    from ..benchmark.report.streams import can_predict, measured_layer, predicted_layer, told
     from ..instances.devices.caffe import caffe_kernels, find_layer
     from ..instances.devices.device import find_device
     from ..instances.devices.kernels import read_kernels
@@ -112,7 +112,11 @@ def _streams(arguments: argparse.Namespace) -> int:
         )
     if layer is not None and arguments.measure is not None:
         repeat = arguments.repeat or _PASSES
-        measured = measured_layer(layer, direction, device, arguments.measure, repeat=repeat)
+        measured = measured_layer(layer, direction, arguments.measure, repeat=repeat)
+        counts = measured["times_ns"]
+        measured["predicted_ns"] = (
+            predicted_layer(layer, direction, device, counts) if can_predict() else None
+        )
         answer["measured"] = measured
         texts.append(told(measured, device.name))
     if arguments.json:

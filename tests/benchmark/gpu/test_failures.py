@@ -103,6 +103,21 @@ def test_failures_are_written_down_and_the_next_unit_goes_on(
     assert [*read(tmp_path / "failures.json")] == left
 
 
+def test_messages_arrive_whatever_a_unit_is_called(
+    toy: Callable[..., None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = "gpt2/8 75% %s flow"
+    toy([name], {name: unit_faults.warn})
+    with caplog.at_level(logging.INFO):
+        assert measure(Study(tmp_path), ["toy"]).measured == 1
+    messages = [(one.levelname, one.getMessage()) for one in caplog.records]
+    assert ("INFO", f"toy {name}: 1 of 2") in messages
+    assert ("WARNING", "the link is slow") in messages
+    log = (tmp_path / "log.txt").read_text()
+    assert f"toy {name}: WARNING: the link is slow" in log
+    assert "Logging error" not in log
+
+
 def test_a_result_that_is_wrong_stays_and_has_failed(toy: Callable[..., None], tmp_path: Path) -> None:
     toy(["one"], {"one": unit_faults.complain})
     found = measure(Study(tmp_path), ["toy"])

@@ -15,13 +15,17 @@ from msgspec import json
 
 from pebbler import Workload
 from pebbler.benchmark.gpu.page import tables
-from pebbler.benchmark.gpu.stages import ARITHMETICS, WAYS, require_torch, trainings
+from pebbler.benchmark.gpu.stages import ARITHMETICS, WAYS, require_torch, streams, trainings
 from pebbler.benchmark.gpu.study import Study
+from pebbler.benchmark.report.streams import predicted_layer
 from pebbler.cli.main import main
+from pebbler.instances.devices.caffe import find_layer
+from pebbler.instances.devices.device import find_device
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.files import encode, write_instance
 from pebbler.instances.networks.zoo import find_network
 from pebbler.instances.profile import read_profile, write_profile
+from pebbler.instances.units import format_time
 from pebbler.validate.execution.cuda import backend as cuda
 from pebbler.validate.execution.cuda.backend import CudaBackend
 from pebbler.validate.execution.cuda.cupti import record_kernels
@@ -131,12 +135,49 @@ def test_layers_run_on_streams(fake_cuda: FakeCuda, tmp_path: Path, page: Path) 
     options = ["--layers", "siamese/conv1", "--device", "p100"]
     assert measure_small(tmp_path / "gpu", "streams,page", *options) == 0
     found = json.decode((tmp_path / "gpu" / "siamese-conv1-backward-streams.json").read_bytes())
-    assert (found["predicted_for"], found["identical_to_one_stream"]) == ("P100", True)
+    assert found["identical_to_one_stream"] is True
     rows = [line.split(" | ") for line in page.read_text(encoding="utf-8").splitlines() if "siamese" in line]
     assert [row[1] for row in rows] == ["forward", "backward"]
     for row in rows:
         assert row[2] == "Fake CUDA device (host memory) (P100)"
         assert (len(row), row[-1]) == (10, "yes |")
+
+
+def test_layers_are_measured_without_numba_and_predicted_by_the_page(
+    fake_cuda: FakeCuda,  # noqa: ARG001, F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To compile the simulation takes longer than to measure, and a GPU may be lent for minutes."""
+    study = Study(tmp_path, layers=["siamese/conv1"], device="p100", repeat=1)
+    unit = next(streams(study))
+    monkeypatch.setattr("pebbler.benchmark.gpu.stages.COUNTS", (1, 2))
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "numba", None)
+        for module in [name for name in sys.modules if name.startswith("pebbler.validate.streams")]:
+            without.delitem(sys.modules, module)
+        assert (unit.name, unit.call(*unit.arguments)) == ("siamese/conv1 forward", None)
+    assert unit.is_done()
+    path = tmp_path / "siamese-conv1-forward-streams.json"
+    found = json.decode(path.read_bytes())
+    assert set(found) == {"device", "stand_in", "times_ns", "launch_ns", "identical_to_one_stream"}
+    assert set(found["times_ns"]) == {"1", "2"}
+    times = {str(count): 6_000_000 // count for count in (1, 2, 4, 8, 16, 32)}
+    path.write_bytes(json.encode(found | {"times_ns": times}))
+
+    def row() -> list[str]:
+        return next(line for line in tables(study).splitlines() if "siamese" in line).split(" | ")
+
+    device, layer = find_device("p100"), find_layer("siamese/conv1")
+    predicted = predicted_layer(layer, "forward", device, (1, 2))
+    assert row()[2:5] == [
+        "Fake CUDA device (host memory) (P100)",
+        f"6.000 ms ({format_time(predicted[1])})",
+        f"2.00 ({predicted[1] / predicted[2]:.2f})",
+    ]
+    monkeypatch.setattr("pebbler.validate.streams.concurrent.MOST_BLOCKS", 1)
+    assert "(not predicted: 64 samples have " in row()[2]
+    assert row()[3] == "6.000 ms"
 
 
 def test_cupti_records_are_what_streams_takes(cupti: list[str]) -> None:

@@ -16,7 +16,7 @@ torch = needs_torch()
 from pebbler.benchmark.gpu import torch_steps  # noqa: E402
 from pebbler.benchmark.gpu.page import tables  # noqa: E402
 from pebbler.benchmark.gpu.steps import WAYS, in_torch, plans, records, runs  # noqa: E402
-from pebbler.benchmark.gpu.study import Study  # noqa: E402
+from pebbler.benchmark.gpu.study import STEP_METHODS, Study  # noqa: E402
 from pebbler.instances.importers.torch_step import devices  # noqa: E402
 from pebbler.validate.execution.torch import gpu as backends  # noqa: E402
 
@@ -64,6 +64,15 @@ def test_a_step_is_recorded_planned_run_and_compared_with_torch(tmp_path: Path) 
         assert f"| wide, batch 2 | 80% | torch, {way} |" in text
     assert "| wide, batch 2 | 80% | modnn |" in text
     assert "| copies through pinned memory bring the same bytes back | yes |" in text
+
+
+def test_what_compiles_comes_after_all_else(tmp_path: Path) -> None:
+    study = Study(tmp_path, steps=[("models:small", 8), ("models:large", 2)], shares=[75, 50])
+    names = [unit.name for unit in runs(study)]
+    steps = [f"{step} {share}%" for step in ("small/8", "large/2") for share in (75, 50)]
+    plans_first = [f"{step} {method}" for step in steps for method in STEP_METHODS]
+    assert names == plans_first + [f"{step} {way}" for way in WAYS for step in steps]
+    assert WAYS[-1] == "activation_budget"
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import sys
@@ -62,6 +63,14 @@ def lose_the_context(call: Call, *arguments: Any) -> str | None:
     """Let the fake driver fail at the third launch: the context is lost from then on."""
     driver = ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
     driver.fakecuda_fail(ctypes.c_longlong(3), ctypes.c_longlong(-1))
+    return call(*arguments)
+
+
+def warn(call: Call, *arguments: Any) -> str | None:
+    """Log a message of each kind, and then work."""
+    log = logging.getLogger("pebbler.benchmark.gpu")
+    log.info("%d of %d", 1, 2)
+    log.warning("%s is slow", "the link")
     return call(*arguments)
 
 

@@ -78,6 +78,16 @@ def test_checkpointed_layers_run_again_from_their_inputs() -> None:
     assert schedule.makespan_ns == 10 * 17 + 20 * 13 + 10 * 9
 
 
+def test_the_first_and_third_linear_operator_are_kept_where_only_second_runs_read_them() -> None:
+    """Llama's queries are rotated from what their product has made, which need not run again."""
+    instance = planned(Workload("llama32_1b:layers=3,vocabulary=1024", 1, "a100").instance("95%"))
+    again = names_of(instance, solved("torchtitan-selective", instance, "paged"), "run")
+    operators, names = Operators(instance), [task.name for task in instance.tasks]
+    linear = {name for name in again if operators.is_linear(names.index(name)) and "layer1" in name}
+    assert linear == {"FP(layer1_k)", "FP(layer1_o)", "FP(layer1_up)"}
+    assert "FP(layer1_q_rotated)" in again
+
+
 def test_what_is_cheap_is_computed_again_from_what_torch_compile_saves() -> None:
     """A norm is made again; products and attention are not, so that the blocks that they make are saved."""
     instance = transformer()

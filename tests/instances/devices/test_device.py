@@ -297,7 +297,7 @@ def test_a_file_has_one_device(tmp_path):
 def test_few_links_and_hosts_are_known():
     """Both directions together get more than one alone, and less than the two."""
     both = {device.name: device for device in list_devices() if device.both_bandwidth is not None}
-    assert set(both) == {"A100", "A100-80GB"}
+    assert set(both) == {"A100", "A100-80GB", "H100"}
     for device in both.values():
         alone = (device.offload_bandwidth, device.prefetch_bandwidth)
         assert max(alone) < device.both_bandwidth < sum(alone)

@@ -82,6 +82,61 @@ def test_what_a_view_shares_is_read(tmp_path: Path) -> None:
     assert [instance.blocks[d].name for d in loss.outputs] == ["tangents_1"]
 
 
+MM = "torch.ops.aten.mm.default(primals_2, t)"
+
+
+def test_nodes_that_compute_the_same_are_one(tmp_path: Path) -> None:
+    """The backward pass has the product, its rectifier and a part of its moments once more; a mean is new.
+
+    Keywords count: a variance with another correction is no other's.
+    """
+    again = f"""\
+        t_2: "bf16[64, 256][1, 64]cuda:0" = torch.ops.aten.t.default(primals_1);  primals_1 = None
+        mm_2: "bf16[1024, 256][256, 1]cuda:0" = {MM.replace(", t)", ", t_2)")};  t_2 = None
+        relu_1: "bf16[1024, 256][256, 1]cuda:0" = torch.ops.aten.relu.default(mm_2);  mm_2 = None
+        var_mean_1 = torch.ops.aten.var_mean.correction(relu_1, [0, 1], correction = 1)
+        getitem_2: "f32[][]cuda:0" = var_mean_1[1];  var_mean_1 = None
+        var_mean_2 = torch.ops.aten.var_mean.correction(relu_1, [0, 1], correction = 0)
+        getitem_3: "f32[][]cuda:0" = var_mean_2[1];  var_mean_2 = None
+        gt: """
+    text = JOINT.replace("        gt: ", again).replace("gt.Scalar(relu, 0)", "gt.Scalar(relu_1, 0)")
+    text = text.replace("(mul, gt)", "(mul, gt, getitem_2, getitem_3)")
+    instance, plain = read(tmp_path, text), read(tmp_path)
+    names = {task.name: [instance.blocks[d].name for d in task.inputs] for task in instance.tasks}
+    assert names.keys() - {task.name for task in plain.tasks} == {"BP(var_mean_2 var_mean)"}
+    assert names["BP(gt gt)"] == names["BP(var_mean_2 var_mean)"] == ["relu"]
+    assert names["BP(where mul)"] == ["mul", "gt", "getitem_1", "getitem_3"]
+
+
+def test_what_only_a_copy_takes_of_a_result_is_the_first_nodes(tmp_path: Path) -> None:
+    text = JOINT.replace('        getitem_1: "f32[][]cuda:0" = var_mean[1];  var_mean = None\n', "")
+    copy = """\
+        std = torch.ops.aten.std_mean.correction(primals_2, [0])
+        one: "f32[64][1]cuda:0" = std[0];  std = None
+        std_1 = torch.ops.aten.std_mean.correction(primals_2, [0])
+        two: "f32[64][1]cuda:0" = std_1[0]
+        getitem_1: "f32[64][1]cuda:0" = std_1[1];  std_1 = None
+        mul: """
+    instance = read(
+        tmp_path, text.replace("        mul: ", copy).replace("getitem_1)", "getitem_1, one, two)")
+    )
+    (std,) = [task for task in instance.tasks if "std" in task.name]
+    assert [instance.blocks[d].name for d in std.outputs] == ["one", "getitem_1"]
+    (mul,) = [task for task in instance.tasks if task.name == "BP(mul mul)"]
+    assert [instance.blocks[d].name for d in mul.inputs] == ["tangents_1", "getitem_1", "one"]
+
+
+@pytest.mark.parametrize(("operator", "returned"), [("rand_like", ""), ("empty", ""), ("relu", "twin, ")])
+def test_random_numbers_and_results_are_never_one(tmp_path: Path, operator: str, returned: str) -> None:
+    twin = f"""\
+        twin: "bf16[1024, 256][256, 1]cuda:0" = torch.ops.aten.{operator}.default(mm)
+        other: "bf16[1024, 256][256, 1]cuda:0" = torch.ops.aten.{operator}.default(mm)
+        relu: """
+    text = JOINT.replace("        relu: ", twin).replace("[getitem, ", f"[{returned}getitem, ")
+    names = {task.name for task in read(tmp_path, text).tasks}
+    assert {f"FP(twin {operator})", f"FP(other {operator})"} <= names
+
+
 def test_products_are_on_tensor_cores_where_the_device_has_them(tmp_path: Path) -> None:
     wide = JOINT.replace("1024", "8192").replace("256", "8192").replace("64", "8192")
     times = {
@@ -94,6 +149,32 @@ def test_products_are_on_tensor_cores_where_the_device_has_them(tmp_path: Path) 
     for device, peak in (("A100", 312e12), ("H100", 989.5e12)):
         assert flops / peak * 1e9 < times[device][0] < 2.5 * flops / peak * 1e9
     assert times["H100"][-1] < times["A100"][-1]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "made", "flops"),
+    [
+        ("[8192, 4096]", "[8, 4096, 14336]", "[8192, 14336]", 2 * 8192 * 4096 * 14336),
+        ("[4096, 8192]", "[8192, 14336]", "[8, 4096, 14336]", 2 * 8192 * 4096 * 14336),
+        ("[8, 1024, 4096]", "[8, 4096, 14336]", "[8, 1024, 14336]", 2 * 8192 * 4096 * 14336),
+        ("[8, 14336, 4096]", "[4096, 8192]", "[14336, 8192]", 2 * 8192 * 4096 * 14336),
+    ],
+)
+def test_products_of_experts_take_the_time_of_their_operations(
+    tmp_path: Path, left: str, right: str, made: str, flops: int
+) -> None:
+    """Tokens of all experts by their weights, the gradient of these, and both ways with equal groups."""
+    text = JOINT.replace('primals_1: "bf16[256, 64][64, 1]', f'primals_1: "bf16{left}')
+    text = text.replace('primals_2: "bf16[1024, 64][64, 1]', f'primals_2: "bf16{right}')
+    text = text.replace("mm.default(primals_2, t)", "exp.default(t)")
+    text = text.replace("mm.default(t_1, primals_2)", "exp.default(t_1)")
+    call = f"""\
+        offs: "i32[8]cuda:0" = torch.ops.aten.arange.default(8)
+        experts: "bf16{made}cuda:0" = torch.ops.aten._grouped_mm.default(primals_1, primals_2, offs)
+        relu: """
+    text = text.replace("        relu: ", call).replace("relu.default(mm)", "relu.default(experts)")
+    (task,) = [one for one in read(tmp_path, text).tasks if "_grouped_mm" in one.name]
+    assert flops / 312e12 * 1e9 < task.algorithms[0].duration_ns < 2 * flops / 312e12 * 1e9
 
 
 def test_rules_of_torch_plan_the_graph_that_torch_has_logged(tmp_path: Path) -> None:

@@ -198,6 +198,28 @@ def test_a_module_that_is_called_twice_is_numbered() -> None:
     assert names(graph, of(graph, "FP(Linear addmm #2)").inputs)[1] == "FP(Linear addmm)"
 
 
+def test_products_of_experts_have_the_operations_of_their_rows() -> None:
+    """Eight tokens with one expert each: forward, and backward for them and for the weights."""
+
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.Parameter(torch.zeros(2, 32, 64, dtype=torch.bfloat16))
+
+        def forward(self, x: Any) -> Any:
+            ends = torch.tensor([16, 32], dtype=torch.int32)
+            return torch._grouped_mm(x, self.weights, ends)
+
+    def make(batch: int) -> tuple[Any, ...]:
+        module = Experts()
+        x = torch.zeros(batch, 32, dtype=torch.bfloat16, requires_grad=True)
+        return module, lambda x: module(x * 2).float().sum(), (x,)
+
+    found = [one for one in record(make, 32).operators if "grouped_mm" in one.name]
+    assert [one.flops for one in found] == [2 * 32 * 32 * 64] * len(found)
+    assert len(found) >= 2
+
+
 def test_flops_and_bytes_of_a_layer() -> None:
     module = nn.Linear(30, 50)
     graph = record(lambda b: (module, lambda x: module(x).sum(), (torch.zeros(b, 30),)), 7)

@@ -96,6 +96,19 @@ def test_attention_from_one_source_and_from_three():
     assert (three.shape, three.saved, three.products) == (Shape(4, 7, 1), 14, 2 * 4 * 7 * 10)
 
 
+def test_experts_get_as_many_slots_each_and_have_weights_of_their_own():
+    net = NetworkBuilder("test")
+    x = net.input(6, 10, 1)
+    shares = net.route("shares", net.linear("router", x, outputs=4, bias=False))
+    y = net.dispatch("sent", x, shares, slots=3)
+    y = net.combine("back", net.experts("up", y, outputs=5, experts=4), shares)
+    network = finish(net, y)
+    assert (network["shares"].shape, network["shares"].saved) == (Shape(4, 10, 1), 4 * 10)
+    assert (network["sent"].shape, network["sent"].saved) == (Shape(6, 4 * 3, 1), 4 * 3)
+    assert (network["up"].shape, network["up"].parameters) == (Shape(5, 4 * 3, 1), 4 * 6 * 5)
+    assert network["back"].shape == Shape(5, 10, 1)
+
+
 def test_attention_with_stored_scores():
     net = NetworkBuilder("test")
     net.input(4, 7, 1)
@@ -165,6 +178,19 @@ def test_layers_come_in_the_order_of_their_definition(net):
         (lambda net: net.attention("a", "input", heads=2), r"2 \+ 2 x 2 heads do not divide"),
         (lambda net: net.scores("a", "input", net.fc("f", "input", 3), heads=2), "2 heads do not divide 3"),
         (lambda net: net.context("a", "input", net.fc("f", "input", 3)), "differ in tokens or heads"),
+        (
+            lambda net: net.dispatch("d", "input", net.fc("f", "input", 2), slots=1),
+            "'input' and 'f' differ in positions",
+        ),
+        (
+            lambda net: net.dispatch("d", "input", net.linear("l", "input", outputs=2), slots=1025),
+            "an expert cannot get 1025 of 1024 positions; give fewer slots",
+        ),
+        (lambda net: net.experts("e", "input", outputs=2, experts=3), "3 experts do not divide 1024 posit"),
+        (
+            lambda net: net.combine("c", "input", net.linear("l", "input", outputs=3)),
+            "3 experts do not divide 1024 positions of 'input'",
+        ),
         (lambda net: net.lstm_cell("c", "input", net.fc("f", "input", 3)), "not the four gates of 'f'"),
         (lambda net: net.conv("c", "input", 3, 1, tied="d"), "'d' has no weights of its own of that size"),
         (lambda net: net.conv("c", "input", 3, 1, tied="input"), "'input' has no weights of its own"),

@@ -258,6 +258,43 @@ def test_a_transformer_block_reads_what_its_derivatives_need():
     assert sizes["X(input)"] == 4 * 3 * 6
 
 
+def test_a_mixture_of_experts_reads_what_its_derivatives_need():
+    """Where tokens go has no gradient; how their results are weighted has one."""
+    net = NetworkBuilder("mixture")
+    x = net.linear("a", net.input(2, 6, 1), outputs=8, bias=False)
+    shares = net.route("shares", net.linear("router", x, outputs=4, bias=False))
+    y = net.experts("up", net.dispatch("sent", x, shares, slots=3), outputs=5, experts=4)
+    net.softmax("loss", net.combine("back", y, shares))
+    network = net.finish(batch=2, source="test")
+    graph = task_graph(network, 2)
+    got = touched(graph)
+    assert got["FP(shares)"] == (["Y(router)"], ["Y(shares)", "S(shares)"], [])
+    assert got["FP(sent)"] == (["Y(a)", "Y(shares)"], ["Y(sent)", "S(sent)"], [])
+    assert got["BP1(back)"] == (["dY(back)", "Y(up)", "Y(shares)"], ["dY(up)", "dY(shares)"], [])
+    assert got["BP2(up)"] == (["Y(sent)", "dY(up)"], [], [])
+    assert got["BP1(up)"] == (["dY(up)"], ["dY(sent)"], [])
+    assert got["BP1(sent)"] == (["dY(sent)", "S(sent)"], ["dY(a)"], [])
+    assert got["BP1(shares)"] == (["dY(shares)", "Y(shares)", "S(shares)"], ["dY(router)"], [])
+    assert got["BP1(router)"] == (["dY(router)"], [], ["dY(a)"])
+    sizes = {block.name: block.bytes for block in graph.blocks}
+    assert sizes["S(shares)"] == 4 * 2 * 4 * 6
+    assert sizes["S(sent)"] == 4 * 2 * 4 * 3
+    require_chain_rule(network)
+
+
+def test_what_only_says_where_values_go_is_not_trained():
+    """Shares that weight nothing have no gradient, so that nothing computes one for their router."""
+    net = NetworkBuilder("hash")
+    x = net.linear("a", net.input(2, 6, 1), outputs=8)
+    shares = net.route("shares", net.linear("router", x, outputs=4))
+    y = net.experts("up", net.dispatch("sent", x, shares, slots=3), outputs=5, experts=4)
+    net.softmax("loss", y)
+    graph = task_graph(net.finish(batch=2, source="test"), 2, optimizer="sgd")
+    names = [task.name for task in graph.tasks]
+    assert not {"BP1(shares)", "BP2(router)", "BP1(router)", "OPT(router)"} & set(names)
+    assert {"BP1(sent)", "BP2(a)", "OPT(a)", "OPT(up)"} <= set(names)
+
+
 def test_a_value_a_channel_has_a_gradient_of_its_own():
     net = NetworkBuilder("shift")
     x = net.conv("a", net.input(4, 6, 6), 4, 1)
@@ -328,10 +365,11 @@ READS = {
     "lrn": "XY",
     "softmax": "Y",
     "rowsoftmax": "Y",
+    "route": "Y",
     "sigmoid": "Y",
     "attention": "XY",
     **dict.fromkeys(("bn", "norm", "scale", "gelu", "silu", "loss"), "X"),
-    **dict.fromkeys(("multiply", "matmul", "lstm_cell", "lstm_hidden"), "X"),
+    **dict.fromkeys(("multiply", "matmul", "combine", "lstm_cell", "lstm_hidden"), "X"),
 }
 """What a derivative for the inputs depends on besides dY, weights and saved statistics: inputs, output."""
 
@@ -348,6 +386,8 @@ class ChainRule:
         return random.Random(f"{self.seed} {key}").randrange(2, PRIME)
 
     def derivative(self, layer: Layer, source: str) -> int:
+        if layer.kind.name == "dispatch" and source == layer.inputs[1]:
+            return 0
         passed = layer.kind.name == "add" and self.network[source].shape == layer.shape
         return 1 if passed else self.factor("derivative", layer.name, source)
 
@@ -502,7 +542,7 @@ KINDS = [
         "lrn",
     ),
     *("linear", "tied", "norm", "scale", "gelu", "multiply", "attention", "product", "lstm", "position"),
-    *("shift", "resample", "embedding"),
+    *("shift", "resample", "embedding", "mixture"),
 ]
 
 
@@ -569,6 +609,11 @@ def add_random_layer(
     if kind == "product" and len(sources) == 3:
         x = net.rowsoftmax(f"rows-{name}", net.scores(f"scores-{name}", *sources[:2], heads=2))
         return net.resample(name, net.context(f"context-{name}", x, sources[2]), MAP)
+    if kind == "mixture":
+        shares = net.route(f"shares-{name}", net.linear(f"router-{name}", first, outputs=3))
+        x = net.dispatch(f"sent-{name}", first, shares, slots=12)
+        x = net.experts(f"experts-{name}", x, outputs=4, experts=3)
+        return net.combine(name, x, shares)
     if kind == "lstm":
         gates = net.linear(f"gates-{name}", first, outputs=16)
         return net.lstm_hidden(name, gates, net.lstm_cell(f"cell-{name}", gates, first))
@@ -617,6 +662,8 @@ def test_random_networks_have_every_kind_of_layer():
         "gpt2:layers=2,math=1",
         "llama32_1b:layers=2",
         "llama_block",
+        "mixtral_8x7b:layers=2",
+        "moe_xs:layers=2",
         "vit_b16",
     ],
 )

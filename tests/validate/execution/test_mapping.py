@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import msgspec
 import pytest
 from msgspec import UNSET
@@ -10,9 +13,12 @@ from pebbler import solve
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
 from pebbler.instances.origin import MappingTimes
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.validate.execution.cpu.backend import CpuBackend
-from pebbler.validate.execution.mapping import mapping_ns, simulate_issued
+from pebbler.validate.execution.data import initial
+from pebbler.validate.execution.executor import Executor
+from pebbler.validate.execution.mapping import mappings_ns, simulate_issued
 from pebbler.validate.execution.plan import Mapped, Place, Plan, Step, plan
 from pebbler.validate.execution.profiling.profiler import profile
 from pebbler.validate.execution.rebuild import rebuild
@@ -53,11 +59,50 @@ def test_the_host_waits_for_users_and_maps_before_it_issues_what_follows() -> No
     assert found == ([0, 10, 17, 30, 34], [10, 30, 22, 31, 36])
 
 
-def test_a_mapping_costs_its_call_and_its_pages() -> None:
-    place = Place("tensor", 0)
-    mapped = step(0, "compute", maps=(Mapped(place, (1, 2), ()), Mapped(place, (3,), ())))
-    assert mapping_ns(mapped, MappingTimes(call_ns=100, page_ns=10)) == 2 * 100 + 3 * 10
-    assert mapping_ns(mapped, None) == 0
+def test_a_mapping_costs_its_call_and_the_pages_that_change() -> None:
+    tensor, other, workspace = Place("tensor", 0), Place("other", 0), Place("workspace 4-5", 0)
+    begin = (Mapped(other, (6,), ()),)
+    maps = (
+        (Mapped(tensor, (1, 2), ()), Mapped(workspace, (4, 5), ())),  # where (3, 2) was; as before
+        (Mapped(tensor, (3, 2), ()),),  # where (1, 2) was
+        (Mapped(other, (7,), ()), Mapped(other, (6,), ())),  # there and back
+        (),
+    )
+    steps = [step(number, "compute", maps=mapped) for number, mapped in enumerate(maps)]
+    settled = replace(of_steps(*steps), maps=begin)
+    assert mappings_ns(settled, MappingTimes(call_ns=100, page_ns=10)) == [110, 110, 220, 0]
+    assert mappings_ns(settled, None) == [0] * 4
+
+
+class Recording(CpuBackend):
+    """A backend that notes what is asked of its memory, and at which address each page is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there: dict[int, int] = {}
+        self.changed: list[int] = []
+
+    def map(self, address: int, pages: Sequence[int]) -> None:
+        super().map(address, pages)
+        wanted = {address + k * PAGE_BYTES: page for k, page in enumerate(pages)}
+        self.changed.append(sum(self.there.get(at) != page for at, page in wanted.items()))
+        self.there |= wanted
+
+
+def test_what_is_predicted_is_mapped_in_every_execution_but_the_first() -> None:
+    instance, _, settled = solved("cifar10_quick", 64, "paged")
+    device = Recording()
+    with Executor(device, settled, instance.rounds) as executor:
+        executor.load(initial(rebuild(instance).graph.network, 64, 0, None))
+        found = []
+        for _ in range(3):
+            device.changed.clear()
+            executor.run()
+            calls = iter(device.changed[len(settled.maps) :])  # the others come before the round
+            found.append([sum(next(calls) for _ in one.maps) for one in settled.steps])
+    predicted = mappings_ns(settled, MappingTimes(call_ns=0, page_ns=1))
+    assert found[1] == found[2] == predicted
+    assert sum(found[0]) > sum(predicted) > 0
 
 
 @pytest.mark.parametrize("network", ["lenet", "resnet56:depth=8"])
@@ -75,7 +120,7 @@ def test_in_paged_memory_every_mapping_is_charged() -> None:
     free = simulate_issued(settled, nominal, [0] * len(nominal))
     assert max(free[1]) >= schedule.makespan_ns
     cost = MappingTimes(call_ns=10**7, page_ns=10**6)
-    mappings = [mapping_ns(one, cost) for one in settled.steps]
+    mappings = mappings_ns(settled, cost)
     charged = simulate_issued(settled, nominal, mappings)
     assert sum(mappings) > 0
     assert max(charged[1]) >= sum(mappings)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from pebbler import list_methods, solve
 from pebbler.heuristics.program.builder import ProgramBuilder
@@ -25,11 +29,19 @@ from pebbler.validate.execution.cuda.calls import kinds as cuda_kinds
 from pebbler.validate.execution.data import initial
 from pebbler.validate.execution.device import DeviceError
 from pebbler.validate.execution.executor import Execution, Executor
-from pebbler.validate.execution.kernel import ADAM, DECAY, MOMENTUM, RATE
+from pebbler.validate.execution.kernel import ADAM, DECAY, MOMENTUM, RATE, Kernel
 from pebbler.validate.execution.plan import plan
 from pebbler.validate.execution.rebuild import rebuild
 from pebbler.validate.execution.training import descend
-from pebbler.validate.execution.trial import Trial, attempt, identical
+from pebbler.validate.execution.trial import (
+    TOLERANCE,
+    Trial,
+    attempt,
+    distance,
+    identical,
+    same_bits,
+    tolerance_of,
+)
 from pebbler.validate.execution.unlimited import unlimited
 from pebbler.validate.schedule import MemoryModel, Schedule
 
@@ -441,7 +453,69 @@ def test_what_fits_only_under_its_budget_is_run_without_a_reference(monkeypatch:
     assert trial.reference_ns is None
 
 
+@pytest.mark.parametrize(("scales", "right"), [((1.0, 1.01, 1.01), True), ((1.0, 1.01, 1.0), False)])
+def test_numbers_that_vary_are_compared_with_how_they_vary_without_a_budget(
+    scales: tuple[float, ...], right: bool
+) -> None:
+    """The first and the third device are without a budget; each scales the numbers that it is given."""
+    instance, schedule = solved(Workload("lenet", 1, "K40").instance("1.5xMmin"), "modnn")
+    opened = iter(scales)
+
+    class Varying(CpuBackend):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = np.float32(next(opened))
+
+        def is_deterministic(self, kernel: Kernel) -> bool:  # noqa: ARG002
+            return False
+
+        def write(self, address: int, values: NDArray[Any]) -> None:
+            is_label = values.size == 4
+            super().write(address, values if is_label else values.view(np.float32) * self.scale)
+
+    trial = attempt(instance, schedule, Varying, repeat=1)
+    assert next(opened, None) is None
+    assert not trial.identical
+    assert trial.right == right
+
+
+def test_winograd_of_large_filters_may_round_more() -> None:
+    def kernel(size: int, algorithm: str) -> Any:
+        return SimpleNamespace(algorithm=algorithm, layer=SimpleNamespace(kernel=size))
+
+    kernels = [kernel(5, "algo-1"), kernel(3, "winograd-nonfused")]
+    assert tolerance_of(kernels) == TOLERANCE < tolerance_of([*kernels, kernel(5, "winograd-nonfused")])
+
+
 def solved(instance: Instance, method: str, memory: MemoryModel = "contiguous") -> tuple[Instance, Schedule]:
     schedule = solve(instance, method, memory=memory).schedule
     assert schedule is not None
     return instance, schedule
+
+
+MANY = 1_000_003
+"""Values of more than one part, of which the last is short."""
+
+
+@pytest.mark.parametrize("at", [0, 2**18, MANY - 1])
+def test_arrays_differ_wherever_one_value_does(at: int) -> None:
+    one = np.random.default_rng(0).standard_normal(MANY, dtype=np.float32)
+    one[5], other = -7, one.copy()
+    assert same_bits(one, one.copy())
+    assert distance(one, one.copy()) == (0.0, distance(one, one)[1])
+    other[5], other[at] = -7, other[at] - 3
+    assert not same_bits(one, other)
+    assert distance(other, one) == (abs(float(np.float32(other[at] - one[at]))), 7.0)
+    other[at] = np.nan
+    assert distance(other, one) == distance(one, other) == (math.inf, math.inf)
+    assert same_bits(other, other.copy())
+    other[at] = -np.inf
+    assert distance(other, one)[0] == distance(other, other)[0] == math.inf
+
+
+def test_empty_arrays_and_arrays_of_two_sizes() -> None:
+    none, zeros = np.empty(0, np.float32), np.zeros(3, np.float32)
+    assert distance(none, none) == (0.0, 0.0)
+    assert distance(zeros, -zeros) == (0.0, 0.0)
+    assert not same_bits(zeros, -zeros)
+    assert not same_bits(none, zeros)

@@ -62,6 +62,7 @@ class Memory:
         self._pages: int | None = None
         self._page_bytes = 0
         self._page_count = 0
+        self._mapped: dict[int, int] = {}
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.mmap.restype = ctypes.c_void_p
         self._libc.mmap.argtypes = (
@@ -100,16 +101,23 @@ class Memory:
         return (ctypes.c_char * size).from_buffer(self._pieces[begin], address - begin)
 
     def map(self, address: int, pages: Sequence[int]) -> None:
-        """Map pages in order; neighbours in the file take one call."""
+        """Map pages in order, if others are there; neighbours in the file take one call."""
         assert self._pages is not None
         size = self._page_bytes
-        breaks = [0, *(i for i, (a, b) in enumerate(pairwise(pages), 1) if b != a + 1), len(pages)]
+        wanted = [(address + k * size, page) for k, page in enumerate(pages)]
+        if not (changed := [(at, page) for at, page in wanted if self._mapped.get(at) != page]):
+            return
+        steps = [(b - a, q - p) for (a, p), (b, q) in pairwise(changed)]
+        breaks = [0, *(i for i, step in enumerate(steps, 1) if step != (size, 1)), len(changed)]
         for begin, end in pairwise(breaks):
-            if pages[end - 1] >= self._page_count:
-                raise PebblerError(f"page {pages[end - 1]} is not among the {self._page_count} of the pool")
+            at, page = changed[begin]
+            if page + end - begin > self._page_count:
+                raise PebblerError(
+                    f"page {changed[end - 1][1]} is not among the {self._page_count} of the pool"
+                )
             flags = mmap.MAP_SHARED | _MAP_FIXED | _MAP_NOW
-            length, offset = (end - begin) * size, pages[begin] * size
-            self._mmap(address + begin * size, length, _PROT_READ_WRITE, flags, self._pages, offset)
+            self._mmap(at, (end - begin) * size, _PROT_READ_WRITE, flags, self._pages, page * size)
+            self._mapped.update(changed[begin:end])
 
     def close(self) -> None:
         """Release all memory that no buffer uses."""

@@ -100,12 +100,13 @@ class VirtualMemory:
         return int(address.value)
 
     def map(self, address: int, pages: Sequence[int]) -> None:
-        """Map these pages, in order, at addresses; a different mapping there is removed first."""
+        """Map these pages, in order, at addresses; another mapping there is removed first, the same stays."""
         size = self._page_bytes
         whole = size * len(pages)
-        for at, page in zip(range(address, address + whole, size), pages, strict=True):
-            if self._mapped.get(at) == page:
-                continue
+        wanted = zip(range(address, address + whole, size), pages, strict=True)
+        if not (changed := [(at, page) for at, page in wanted if self._mapped.get(at) != page]):
+            return
+        for at, page in changed:
             if at in self._mapped:
                 self._library.call("cuMemUnmap", at, size)
                 del self._mapped[at]

@@ -124,10 +124,15 @@ class TrainingPolicy:
         rewritten = _rewritten(self._record)
 
         def contexts() -> tuple[Any, Any]:
-            rest = iter(operators)
+            passes = {again: iter(operators) for again in (False, True)}  # torch 2.11 asks in both
 
-            def policy(_: Any, overload: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:  # noqa: ARG001
-                operator = _require_next(next(rest, None), overload)
+            def policy(
+                context: Any,
+                overload: Any,
+                *args: Any,  # noqa: ARG001
+                **kwargs: Any,  # noqa: ARG001
+            ) -> CheckpointPolicy:
+                operator = _require_next(next(passes[context.is_recompute], None), overload)
                 chosen = {self._chosen.get(s) for s in operator.outputs if s not in rewritten}
                 saves = operator.draw is None and bool(chosen & {"keep", "offload"})
                 return CheckpointPolicy.MUST_SAVE if saves else CheckpointPolicy.PREFER_RECOMPUTE

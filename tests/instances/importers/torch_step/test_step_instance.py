@@ -222,6 +222,13 @@ def test_scratch_is_what_results_take_that_are_copied_and_what_kernels_allocate(
     assert tasks["FP(step mean)"].workspace_bytes >= 4 * 100 * 64, "it sums in single precision"
 
 
+def test_the_gradient_of_a_loss_is_written_where_it_belongs() -> None:
+    """The loss is a mean, but its gradient has the size of the scores, which are often the largest tensor."""
+    record = record_step(*made_by(gpt))
+    manners = {one.overload._schema.name: one.manner for one in record.operators if "nll_loss" in one.name}
+    assert manners == {"aten::nll_loss_forward": "copied", "aten::nll_loss_backward": "out"}
+
+
 def test_weights_that_stay_are_blocks_where_they_are_rewritten() -> None:
     """So no operator that reads them runs again on other values."""
     record = record_step(*made_by(perceptron))

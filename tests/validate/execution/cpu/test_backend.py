@@ -187,6 +187,31 @@ def test_pages_are_mapped_one_after_the_other_wherever_they_are(backend: CpuBack
         backend.allocate_pages(1, PAGE)
 
 
+def test_a_page_that_is_there_stays_as_it_is(backend: CpuBackend) -> None:
+    """What is mapped anew can be written to, which here the middle page cannot."""
+    backend.allocate_pages(4, PAGE)
+    address = backend.reserve(3 * PAGE)
+    backend.map(address, [0, 1, 2])
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + PAGE), ctypes.c_size_t(PAGE), 1) == 0
+    backend.map(address, [3, 1, 0])
+    backend.write(address, np.full(8, 3, dtype=np.uint8))
+    backend.write(address + 2 * PAGE, np.full(8, 4, dtype=np.uint8))
+    assert protection_at(address + PAGE) == "r--s"
+    backend.map(address, [0, 3, 2])
+    assert [int(backend.read(address + k * PAGE, 1)[0]) for k in range(3)] == [4, 3, 0]
+    assert protection_at(address + PAGE) == "rw-s"
+
+
+def protection_at(address: int) -> str:
+    """Return how this process may use an address, as Linux tells."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, protection, *_ = line.split()
+        begin, end = (int(number, 16) for number in span.split("-"))
+        if begin <= address < end:
+            return protection
+    raise AssertionError(f"nothing is mapped at {address:#x}")
+
+
 def test_pages_of_an_odd_size_are_refused(backend: CpuBackend) -> None:
     with pytest.raises(DeviceError, match="pages of 1000 bytes cannot be mapped"):
         backend.allocate_pages(4, 1000)

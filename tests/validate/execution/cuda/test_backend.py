@@ -27,6 +27,7 @@ from pebbler.instances.transforms import split_parts, with_engines, with_inputs_
 from pebbler.validate.check import check
 from pebbler.validate.execution.cpu.backend import CpuBackend
 from pebbler.validate.execution.cuda.backend import CudaBackend
+from pebbler.validate.execution.cuda.libraries import Library
 from pebbler.validate.execution.data import initial
 from pebbler.validate.execution.device import Backend, DeviceError
 from pebbler.validate.execution.emit import emit
@@ -52,7 +53,7 @@ def solved(
     """An instance and a method's schedule for it, with the cost model's algorithms."""
     workload = Workload(network, batch=batch, device="k40")
     instance = workload.instance(budget, sub_batch, rounds=batch // sub_batch)
-    schedule = solve(instance, method=method, memory=memory, time_limit=4).schedule  # type: ignore[arg-type]
+    schedule = solve(instance, method=method, memory=memory, time_limit=1).schedule  # type: ignore[arg-type]
     assert schedule is not None
     assert check(instance, schedule).valid
     return instance, schedule
@@ -403,6 +404,32 @@ def test_a_page_is_seen_at_every_address_that_means_it(fake_cuda: FakeCuda) -> N
     finally:
         backend.close()
     assert fake_cuda.bytes_in_use() == 0
+
+
+def test_a_page_that_is_there_is_not_mapped_again(
+    fake_cuda: FakeCuda,  # noqa: ARG001, F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    call = Library.call
+
+    def noted(library: Library, name: str, *arguments: object) -> object:
+        asked.append(name)
+        return call(library, name, *arguments)
+
+    page = 2 * 2**20
+    backend = CudaBackend()
+    try:
+        backend.allocate_pages(3, page)
+        address = backend.reserve(2 * page)
+        backend.map(address, [0, 1])
+        monkeypatch.setattr(Library, "call", noted)
+        backend.map(address, [0, 1])
+        assert asked == []
+        backend.map(address, [0, 2])
+        assert asked == ["cuMemUnmap", "cuMemMap", "cuMemSetAccess"]
+    finally:
+        backend.close()
 
 
 def test_pages_of_another_size_are_refused(fake_cuda: FakeCuda) -> None:  # noqa: ARG001, F811

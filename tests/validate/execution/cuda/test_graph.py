@@ -54,7 +54,7 @@ def variant(instance: Instance, method: str) -> Solved:
 
 
 def schedule_of(instance: Instance, method: str, memory: str = "contiguous") -> Schedule:
-    schedule = solve(instance, method=method, memory=memory, time_limit=4).schedule  # type: ignore[arg-type]
+    schedule = solve(instance, method=method, memory=memory, time_limit=1).schedule  # type: ignore[arg-type]
     assert schedule is not None
     return schedule
 

@@ -159,7 +159,7 @@ def test_an_instance_of_something_else_is_refused(folder: Path) -> None:
 
     changed(folder, "instance", smaller)
     assert_refused(folder, f"{STEP}.instance.json does not fit {STEP}.record.json: ")
-    assert_refused(folder, "is not as recorded")
+    assert_refused(folder, "has too little scratch")
 
 
 def operator_with(record: Any, word: str) -> Any:

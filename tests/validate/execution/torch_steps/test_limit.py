@@ -16,7 +16,7 @@ needs_torch()
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems count other memory as data")
 def test_a_step_that_eager_torch_has_no_memory_for_runs_with_a_plan() -> None:
-    command = [sys.executable, "-m", f"{__package__}.limit", "--share", "0.8"]
+    command = [sys.executable, "-m", f"{__package__}.limit", "--batch", "24", "--share", "0.8"]
     done = subprocess.run(
         command, cwd=Path(__file__).parents[4], capture_output=True, text=True, timeout=300, check=False
     )

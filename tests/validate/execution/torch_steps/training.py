@@ -31,7 +31,7 @@ def made_by(make: Make) -> Any:
 
 def planned(make: Make, budget: int | str, **options: Any) -> TrainingPlan:
     torch.manual_seed(3)
-    return pebbler.torch.plan(make, budget=budget, clip=CLIP, **{"batch": BATCH, "time_limit": 2.0} | options)
+    return pebbler.torch.plan(make, budget=budget, clip=CLIP, **{"batch": BATCH, "time_limit": 0.5} | options)
 
 
 @cache
@@ -43,7 +43,7 @@ def recorded(make: Make) -> TrainingPlan:
 def within(plan: TrainingPlan, budget: int | str, method: str = "flow") -> TrainingPlan:
     """The same step within a budget."""
     instance = with_budget(plan.instance, budget)
-    result = pebbler.solve(instance, method, time_limit=2.0)
+    result = pebbler.solve(instance, method, time_limit=0.5)
     assert result.schedule is not None, result.stopped_by
     return dataclasses.replace(plan, instance=instance, result=result)
 
