@@ -68,7 +68,7 @@ class Accepted:
         self._optimizer = optimizer
         self._parts = [part for _, part in module.named_modules()]
         self._all = [*tensors.values()]
-        self._parameters = [tensor for name, tensor in tensors.items() if name.role == "parameter"]
+        self._leaves = [tensor for name, tensor in tensors.items() if name.role == "parameter"]
         self._alive = [tensor.untyped_storage() for tensor in self._all], _values_of(self._owned())
         self._seen = self._look()
 
@@ -91,7 +91,7 @@ class Accepted:
             [[*map(id, group)] for group in groups],
             any(chain.from_iterable(map(_HOOKS, self._parts))),
             any(chain.from_iterable(map(_TENSOR_HOOKS, tensors))),
-            any(gradient is not None for gradient in map(_GRADIENT, self._parameters)),
+            any(gradient is not None for gradient in map(_GRADIENT, self._leaves)),
             [*map(_KIND, tensors)],
             [*map(torch.Tensor.stride, tensors)],
             [*map(torch.Tensor.data_ptr, tensors)],
