@@ -116,6 +116,7 @@ def _checks(gpu: Gpu) -> Iterator[tuple[str, Callable[[], str | None]]]:
     yield "memory is aligned, and a storage at an address is that memory", partial(_check_places, gpu)
     yield "copies through pinned memory bring the same bytes back", partial(_check_copies, gpu)
     yield "a stream waits for an event of another one, and only then", partial(_check_waits, gpu)
+    yield "what is prepared once is launched twice, in its order", partial(_check_kept, gpu)
     yield "a pause takes as long as it should", partial(_check_pause, gpu)
     yield "the same random state gives the same numbers, and moves on", partial(_check_random, gpu)
     yield "the allocator's statistics count what an operator takes", partial(_check_statistics, gpu)
@@ -180,12 +181,42 @@ def _check_waits(gpu: Gpu) -> str | None:
         backend.close()
 
 
+def _check_kept(gpu: Gpu) -> str | None:
+    backend = TorchGpuBackend(gpu)
+    try:
+        place = backend.allocate(4)
+        there = bytes_of(gpu.storage_at(place, 4))
+        first, second = backend.stream("compute"), backend.stream("d2h")
+        with backend.keeping() as work:
+            first.fill(place, 4)
+            began = first.record()
+            first.pause(20_000_000)
+            first.launch(lambda *_: there.add_(2), {}, 0)
+            ended = first.record()
+            alone = second.record()
+            second.wait(ended)
+            second.launch(lambda *_: there.mul_(3), {}, 0)
+            late = second.record()
+            work.end_operation()
+        for _ in range(2):
+            work.start()
+            late.synchronize()
+            if (found := int(backend.read(place, 1)[0])) != 3:  # (255 + 2) * 3 in a byte
+                return f"work on two streams left {found} for 3"
+            if not alone.since_ns(began) < ended.since_ns(began) <= late.since_ns(began):
+                return "operators do not go to their streams"
+        return None
+    finally:
+        backend.close()
+
+
 def _check_pause(gpu: Gpu) -> str | None:
     stream = gpu.stream("compute")
     gpu.sleep(stream, 1)
-    begin = gpu.record(stream)
+    begin, end = gpu.event(), gpu.event()
+    gpu.record(begin, stream)
     gpu.sleep(stream, 10_000_000)
-    end = gpu.record(stream)
+    gpu.record(end, stream)
     gpu.reach(end)
     took = gpu.elapsed_ns(begin, end)
     return None if 5_000_000 < took < 40_000_000 else f"a pause of 10 ms took {took / 1e6:.3f} ms"

@@ -75,6 +75,7 @@ class Gpu:
         self.name = name
         self.device = torch.device(name)
         self.index = self.device.index or 0
+        self._current: Any = None
         if self.index >= count_gpus():
             raise PebblerError(f"the step is one of {name}, and torch finds {count_gpus()} GPUs of CUDA here")
         torch.cuda.init()  # else there are no statistics yet
@@ -146,9 +147,10 @@ class Gpu:
         """Do some work on the current stream; return its result, and its time on an idle GPU."""
         stream = torch.cuda.current_stream(self.device)
         self.synchronize()
-        begin = self.record(stream)
+        begin, end = self.event(), self.event()
+        self.record(begin, stream)
         returned = work()
-        end = self.record(stream)
+        self.record(end, stream)
         self.reach(end)
         return returned, self.elapsed_ns(begin, end)
 
@@ -192,16 +194,34 @@ class Gpu:
         """Return a stream; its name is for people."""
         return torch.cuda.Stream(self.device)
 
+    @contextmanager
+    def launching(self, stream: Any) -> Iterator[None]:
+        """Within, `run` leaves its stream the current one, which takes torch a while to set; it begins so."""
+        with torch.cuda.stream(stream):
+            self._current = stream
+            try:
+                yield
+            finally:
+                self._current = None
+
     def run(self, stream: Any, work: Callable[[], object]) -> None:
         """Call a function whose operators go to a stream."""
-        with torch.cuda.stream(stream):
-            work()
+        if self._current is None:
+            with torch.cuda.stream(stream):
+                work()
+            return
+        if self._current is not stream:
+            torch.cuda.set_stream(stream)
+            self._current = stream
+        work()
 
-    def record(self, stream: Any) -> Any:
-        """Return an event at the point after all work that a stream has been given."""
-        event = torch.cuda.Event(enable_timing=True)
+    def event(self) -> Any:
+        """Return an event, which can be recorded any number of times."""
+        return torch.cuda.Event(enable_timing=True)
+
+    def record(self, event: Any, stream: Any) -> None:
+        """Let an event be at the point after all work that a stream has been given."""
         event.record(stream)
-        return event
 
     def wait(self, stream: Any, event: Any) -> None:
         """Make later work of a stream wait for an event."""

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType, TracebackType
@@ -284,9 +283,14 @@ class Issuer:
     def _finish(self, plan: Plan, events: list[tuple[Event, Event]]) -> None:
         """Wait for all issued work; a failure is that of the first operation of the list that has failed."""
         last = {step.operation.stream: end for step, (_, end) in zip(plan.steps, events, strict=False)}
-        for end in last.values():  # so that the host does not wake up for each operation
-            with suppress(DeviceError):
+        failed = False
+        for end in last.values():  # which tell whether anything before them has failed
+            try:
                 end.synchronize()
+            except DeviceError:
+                failed = True
+        if not failed:
+            return
         for step, (_, end) in zip(plan.steps, events, strict=False):
             try:
                 end.synchronize()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
 from typing import Any
@@ -73,9 +73,18 @@ def grouped_parameters(module: Any, optimizer: Any) -> tuple[frozenset[str], ...
     return tuple(frozenset(names[id(parameter)] for parameter in group["params"]) for group in groups)
 
 
-def read_scalars(module: Any, optimizer: Any, scalars: tuple[ScalarInput, ...]) -> dict[ScalarInput, float]:
-    """Return the values that the inputs of a record have now, when a step begins."""
-    parameters = trained_parameters(module, optimizer)
+def read_scalars(
+    optimizer: Any, parameters: Mapping[str, Any], scalars: tuple[ScalarInput, ...]
+) -> dict[ScalarInput, float]:
+    """Return the values that the inputs of a record have now, when a step begins.
+
+    Parameters
+    ----------
+    optimizer, parameters
+        The optimizer (None: there is none), and its parameters by name.
+    scalars
+        The inputs.
+    """
 
     def value(scalar: ScalarInput) -> float:
         if isinstance(scalar.owner, int):

@@ -47,8 +47,7 @@ def require_recordable(module: Any, optimizer: Any, inputs: tuple[Any, ...]) -> 
     """
     for name, part in module.named_modules():
         _require_plain_module(f"module '{name or type(part).__name__}'", part)
-    if any(getattr(modules, f"_global{name}", None) for name in _HOOKS):
-        raise PebblerError("there are hooks for all modules, and a recorded step calls none; remove them")
+    require_plain_surroundings(optimizer)
     named = (
         *((f"parameter '{name}'", tensor) for name, tensor in module.named_parameters()),
         *((f"buffer '{name}'", tensor) for name, tensor in module.named_buffers()),
@@ -56,6 +55,18 @@ def require_recordable(module: Any, optimizer: Any, inputs: tuple[Any, ...]) -> 
     )
     for what, tensor in named:
         _require_plain_tensor(what, tensor)
+
+
+def require_plain_surroundings(optimizer: Any) -> None:
+    """Refuse hooks for all modules, and what cannot be recorded of an optimizer (None: there is none).
+
+    Raises
+    ------
+    PebblerError
+        When there are hooks, or a learning rate that is a tensor.
+    """
+    if any(getattr(modules, f"_global{name}", None) for name in _HOOKS):
+        raise PebblerError("there are hooks for all modules, and a recorded step calls none; remove them")
     if optimizer is not None:
         _require_plain_optimizer(optimizer)
 

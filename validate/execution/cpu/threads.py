@@ -175,13 +175,23 @@ class KeptWork:
     ----------
     streams
         The streams, whose work it gets until `end`.
+
+    Attributes
+    ----------
+    hosts_ns
+        Nanoseconds of the host for each operation: none.
     """
 
     def __init__(self, streams: Sequence[CpuStream]) -> None:
         self._items: dict[CpuStream, list[Item]] = {stream: [] for stream in streams}
         self._events: list[CpuEvent] = []
+        self.hosts_ns: list[int] = []
         for stream, items in self._items.items():
             stream.keep(items)
+
+    def end_operation(self) -> None:
+        """Count an operation."""
+        self.hosts_ns.append(0)
 
     def end(self) -> None:
         """Keep nothing more; streams do again what they are given."""

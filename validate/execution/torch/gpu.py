@@ -1,7 +1,8 @@
 """Torch on a GPU as a backend: streams and events of CUDA, a piece of its memory, pinned memory of the host.
 
 All calls come from one thread, which is ahead of the GPU. An operator of torch is launched with its stream as
-the current one, so that its scratch comes from torch's allocator for that stream. Random states are those of
+the current one, so that its scratch comes from torch's allocator for that stream. What is launched in every
+step is prepared once (`KeptLaunches`): events, and tensors that are copied. Random states are those of
 the GPU's generator, which the host has: they follow in the order in which operators are issued.
 
 Everything here goes through `Gpu`, which alone calls ``torch.cuda``.
@@ -11,9 +12,10 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from time import perf_counter_ns
 from typing import Any
 from weakref import finalize
 
@@ -28,6 +30,9 @@ from ..cuda.virtual_memory import VirtualMemory
 from ..device import DeviceError, Event, Graph, Stream
 from .kernels import OperatorKernels
 
+Call = Callable[[], object]
+"""What the host does once everything that it needs is there."""
+
 GpuLaunch = Callable[[Mapping[str, int], int], None]
 """A function of the operands' addresses and of the index of the first image, which launches kernels."""
 
@@ -37,25 +42,29 @@ class GpuEvent:
 
     __slots__ = ("_gpu", "failure", "raw")
 
-    def __init__(self, gpu: Gpu, raw: Any, failure: DeviceError | None) -> None:
+    def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
-        self.raw = raw
-        self.failure = failure
+        self.raw = gpu.event()
+        self.failure: DeviceError | None = None
 
     def synchronize(self) -> None:
         """See `Event`."""
         if self.failure is not None:
             raise self.failure
-        with _failing():
+        try:
             self._gpu.reach(self.raw)
+        except RuntimeError as error:
+            raise DeviceError(_first_line(error)) from None
 
     def since_ns(self, earlier: Event) -> int:
         """See `Event`; CUDA gives it in single-precision milliseconds."""
         assert isinstance(earlier, GpuEvent)
         if self.failure is not None or earlier.failure is not None:
             return 0
-        with _failing():
+        try:
             return self._gpu.elapsed_ns(earlier.raw, self.raw)
+        except RuntimeError as error:
+            raise DeviceError(_first_line(error)) from None
 
 
 class _Pieces:
@@ -109,8 +118,9 @@ class GpuStream:
     """A stream of the backend. After a failure it does nothing more, and its events tell of the failure."""
 
     def __init__(self, gpu: Gpu, raw: Any, pieces: _Pieces, delays: Callable[[], int] | None) -> None:
+        self.raw = raw
+        self.kept: KeptLaunches | None = None
         self._gpu = gpu
-        self._raw = raw
         self._pieces = pieces
         self._delays = delays
         self._failure: DeviceError | None = None
@@ -119,56 +129,130 @@ class GpuStream:
         """See `Stream`."""
         assert isinstance(event, GpuEvent)
         self._failure = self._failure or event.failure
-        self._do(lambda: self._gpu.wait(self._raw, event.raw))
+        self._do(partial(self._gpu.wait, self.raw, event.raw))
 
     def record(self) -> GpuEvent:
         """See `Stream`."""
-        raw = self._do(lambda: self._gpu.record(self._raw))
-        return GpuEvent(self._gpu, raw, self._failure)
+        event = GpuEvent(self._gpu)
+        self._do(partial(self._gpu.record, event.raw, self.raw))
+        event.failure = self._failure
+        if self.kept is not None:
+            self.kept.events.append(event)
+        return event
 
     def pause(self, duration_ns: int) -> None:
         """See `Stream`."""
-        self._do(lambda: self._gpu.sleep(self._raw, duration_ns))
+        self._do(partial(self._gpu.sleep, self.raw, duration_ns))
 
     def copy(self, target: int, source: int, bytes: int) -> None:  # noqa: A002
         """See `Stream`."""
 
-        def copy() -> None:
+        def copy() -> Call:
             to, given = self._pieces.bytes(target, bytes), self._pieces.bytes(source, bytes)
-            self._gpu.run(self._raw, lambda: to.copy_(given, non_blocking=True))
+            return partial(to.copy_, given, non_blocking=True)
 
         self._late()
-        self._do(copy)
+        self._run(_Prepared(copy))
 
     def fill(self, target: int, bytes: int) -> None:  # noqa: A002
         """See `Stream`."""
-
-        def fill() -> None:
-            to = self._pieces.bytes(target, bytes)
-            self._gpu.run(self._raw, lambda: to.fill_(0xFF))
-
-        self._do(fill)
+        self._run(_Prepared(lambda: partial(self._pieces.bytes(target, bytes).fill_, 0xFF)))
 
     def launch(self, launch: GpuLaunch, addresses: Mapping[str, int], first: int) -> None:
         """See `Stream`."""
         self._late()
-        self._do(lambda: self._gpu.run(self._raw, partial(launch, addresses, first)))
+        self._run(partial(launch, addresses, first))
 
     def _late(self) -> None:
-        if self._delays is not None:
-            self.pause(self._delays())
+        delays = self._delays
+        if delays is not None:
+            self._do(lambda: self._gpu.sleep(self.raw, delays()))
 
-    def _do(self, work: Callable[[], Any]) -> Any:
-        """Do something, and keep its failure; after one, do nothing."""
-        if self._failure is not None:
-            return None
-        try:
-            return work()
-        except DeviceError as error:
-            self._failure = error
-        except Exception as error:  # an operator may fail in any way, and the host has to hear of it
-            self._failure = DeviceError(f"{type(error).__name__}: {_first_line(error)}")
-        return None
+    def _run(self, work: Call) -> None:
+        """Do something whose operators go to the stream."""
+        self._do(partial(self._gpu.run, self.raw, work))
+
+    def _do(self, call: Call) -> None:
+        """Do something, or keep it; keep its failure, and do nothing after one."""
+        if self.kept is not None:
+            self.kept.calls.append(call)
+        elif self._failure is None:
+            try:
+                call()
+            except Exception as error:  # an operator may fail in any way, and the host has to hear of it
+                self._failure = _failure_of(error)
+
+
+class _Prepared:
+    """Work on tensors that are made when it is done first: where memory is mapped, it is so by then."""
+
+    __slots__ = ("_call", "_prepare")
+
+    def __init__(self, prepare: Callable[[], Call]) -> None:
+        self._prepare = prepare
+        self._call: Call | None = None
+
+    def __call__(self) -> None:
+        """Do it."""
+        if self._call is None:
+            self._call = self._prepare()
+        self._call()
+
+
+class KeptLaunches:
+    """Work of all streams of a GPU, prepared once and launched any number of times, in one order.
+
+    Parameters
+    ----------
+    gpu
+        The GPU.
+    streams
+        The streams, whose work it gets until `end`.
+
+    Attributes
+    ----------
+    calls, events
+        What the host does for the next operation, and the events that it records, so far.
+    hosts_ns
+        Nanoseconds of the host in the last launch, for each operation.
+    """
+
+    def __init__(self, gpu: Gpu, streams: Iterable[GpuStream]) -> None:
+        self.calls: list[Call] = []
+        self.events: list[GpuEvent] = []
+        self.hosts_ns: list[int] = []
+        self._operations: list[tuple[list[Call], list[GpuEvent]]] = []
+        self._gpu = gpu
+        self._streams = list(streams)
+        for stream in self._streams:
+            stream.kept = self
+
+    def end_operation(self) -> None:
+        """Let what belongs to no operation so far be one."""
+        self._operations.append((self.calls, self.events))
+        self.calls, self.events = [], []
+
+    def end(self) -> None:
+        """Keep nothing more; streams do again what they are given."""
+        for stream in self._streams:
+            stream.kept = None
+
+    def start(self) -> None:
+        """Launch the work; events of what cannot be launched, and of all behind that, tell of the failure."""
+        self.hosts_ns = []
+        failure: DeviceError | None = None
+        with self._gpu.launching(self._streams[0].raw):
+            for calls, events in self._operations:
+                begin = perf_counter_ns()
+                try:
+                    for call in calls if failure is None else ():
+                        call()
+                except Exception as error:  # as above
+                    failure = _failure_of(error)
+                if failure is not None:
+                    for event in events:
+                        event.failure = failure
+                self.hosts_ns.append(perf_counter_ns() - begin)
 
 
 class TorchGpuBackend(OperatorKernels):
@@ -273,6 +357,15 @@ class TorchGpuBackend(OperatorKernels):
                 self._streams[name] = GpuStream(self._gpu, self._gpu.stream(name), self._pieces, delays)
         return self._streams[name]
 
+    @contextmanager
+    def keeping(self) -> Iterator[KeptLaunches]:
+        """Keep what all streams are given within, in place of doing it."""
+        work = KeptLaunches(self._gpu, self._streams.values())
+        try:
+            yield work
+        finally:
+            work.end()
+
     def nothing(self) -> GpuLaunch:
         """See `Backend`."""
         tensor = self._gpu.empty(4)
@@ -328,6 +421,15 @@ def _failing() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise DeviceError(_first_line(error)) from None
+
+
+def _failure_of(error: Exception) -> DeviceError:
+    """Return what is told of an exception."""
+    return (
+        error
+        if isinstance(error, DeviceError)
+        else DeviceError(f"{type(error).__name__}: {_first_line(error)}")
+    )
 
 
 def _first_line(error: Exception) -> str:

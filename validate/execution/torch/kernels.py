@@ -23,6 +23,8 @@ from ....instances.importers.torch_step.scalars import Formula, ScalarInput, eva
 from ....instances.instance import Instance
 from ..device import DeviceError
 
+_is_grad_enabled, _get_num_threads = torch.is_grad_enabled, torch.get_num_threads
+
 KIND = "operator"
 """Kind of all kernels here."""
 
@@ -193,6 +195,9 @@ class OperatorLaunch:
             and isinstance(result, Reference)
             and result.storage in operator.outputs
         ]
+        self._moment = kernel.moment
+        self._grad_mode = operator.grad_mode
+        self._draw = operator.draw
         self._addresses: Mapping[str, int] | None = None
         self._args: list[Any] = []
         self._kwargs: dict[str, Any] = {}
@@ -200,28 +205,28 @@ class OperatorLaunch:
 
     def __call__(self, addresses: Mapping[str, int], first: int) -> None:  # noqa: ARG002
         """Run the operator; the thread is left with its settings, which are mostly those of the next."""
-        operator, moment = self.kernel.operator, self.kernel.moment
-        if torch.is_grad_enabled() is not operator.grad_mode:
-            torch.set_grad_enabled(operator.grad_mode)
-        if torch.get_num_threads() != moment.threads:
+        moment, draw = self._moment, self._draw
+        if _is_grad_enabled() is not self._grad_mode:
+            torch.set_grad_enabled(self._grad_mode)
+        if _get_num_threads() != moment.threads:
             torch.set_num_threads(moment.threads)
-        draw = operator.draw
-        if draw is not None:
-            moment.device.set_rng_state(moment.generator[draw.before])
+        if draw is None:
+            self.compute(addresses)
+            return
+        moment.device.set_rng_state(moment.generator[draw.before])
         self.compute(addresses)
-        if draw is not None:
-            moment.generator[draw.after] = moment.device.rng_state()
+        moment.generator[draw.after] = moment.device.rng_state()
 
     def compute(self, addresses: Mapping[str, int]) -> None:
         """Run the operator, whatever settings and random numbers there are."""
-        moved = addresses is not self._addresses and addresses != self._addresses
-        if moved:
+        if addresses is not self._addresses and addresses != self._addresses:
             self._bind(addresses)
-        else:
-            self._vary()
-        returned = self._overload(*self._args, **self._kwargs)
-        if moved:
+            returned = self._overload(*self._args, **self._kwargs)
             _require_recorded(self.kernel, returned, addresses)
+        else:
+            if self._varying:
+                self._vary()
+            returned = self._overload(*self._args, **self._kwargs)
         if self._targets:
             made = leaves_of(returned)
             for position, target in self._targets:

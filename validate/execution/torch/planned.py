@@ -74,6 +74,8 @@ class SettledStep:
     ----------
     record, recorded, plan
         The step, what its tasks and blocks stand for, and its addresses.
+    inputs
+        The inputs, in order.
     host
         Operators that the host runs before the first task, with the addresses of what they read.
     loads
@@ -91,6 +93,7 @@ class SettledStep:
 
     def __init__(self, planned: PlannedStep, lasting: Mapping[int, Any], on_host: Mapping[int, Any]) -> None:
         self.record = planned.record
+        self.inputs = planned.record.inputs
         device = device_of(planned.record.device)
         numbers = {
             s: Processor().empty(storage.bytes) if storage.values is None else storage.values
@@ -121,7 +124,7 @@ class SettledStep:
         self.values = {
             s: storage.values for s, storage in enumerate(self.record.storages) if storage.values is not None
         }
-        inputs = {at.storage: self.record.storages[at.storage].bytes for at in self.record.inputs}
+        inputs = {at.storage: self.record.storages[at.storage].bytes for at in self.inputs}
         self.values |= host_memory(inputs, device)
         self.values |= lasting
         self.host = [

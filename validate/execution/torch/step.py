@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Self
-from weakref import finalize
+from weakref import finalize, proxy
 
 import torch
 
@@ -24,34 +25,49 @@ from ....instances.importers.torch_step.persistent import (
 )
 from ....instances.importers.torch_step.provenance import fixed_settings
 from ....instances.importers.torch_step.record import Reference, TensorName
-from ....instances.importers.torch_step.refusals import require_recordable
+from ....instances.importers.torch_step.refusals import require_plain_surroundings, require_recordable
 from ....instances.importers.torch_step.scalars import inputs_of
 from ....instances.importers.torch_step.steps import require_alike
 from ....instances.processes.signals import held
 from ..cpu.threads import KeptWork
 from ..device import DeviceError, Event
 from ..executor import Issuer, Program, Timed
+from ..plan import Load
 from ..streams import hold
+from .accepted import Accepted
 from .backend import TorchBackend, open_backend
-from .gpu import TorchGpuBackend
+from .gpu import KeptLaunches, TorchGpuBackend
 from .planned import PlannedStep, SettledStep, host_memory, own_memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Issued:
-    """The work of a step, issued once and done any number of times, with its events."""
+    """The work of a step, issued once and done any number of times, with its events.
 
-    work: KeptWork
+    Attributes
+    ----------
+    work
+        What streams do, or what the host launches on them.
+    origin, events
+        The begin of all work, and the begin and the end of each operation.
+    mapped
+        Nanoseconds of the host for mapping before an operation, and of waiting for that, by its position.
+    """
+
+    work: KeptWork | KeptLaunches
     origin: Event
     events: list[tuple[Event, Event]]
+    mapped: dict[int, tuple[int, int]]
 
     @property
     def timed(self) -> tuple[Timed, ...]:
-        """Times of its operations when it was done last; the host took none."""
-        return tuple(
-            Timed(start.since_ns(self.origin), end.since_ns(self.origin), 0, 0, 0)
-            for start, end in self.events
-        )
+        """Times of its operations when it was done last."""
+        found = []
+        for i, ((start, end), host_ns) in enumerate(zip(self.events, self.work.hosts_ns, strict=True)):
+            mapping, waiting = self.mapped.get(i, (0, 0))
+            begin_ns, end_ns = start.since_ns(self.origin), end.since_ns(self.origin)
+            found.append(Timed(begin_ns, end_ns, host_ns - mapping - waiting, mapping, waiting))
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,12 +136,14 @@ class StepExecutor(Issuer):
         self._timed: tuple[Timed, ...] | _Issued = ()
         self._issued: dict[tuple[Program, bool], _Issued] = {}
         self._homes: dict[SettledStep, dict[int, _Home]] = {}
+        self._entries: dict[SettledStep, list[tuple[int, Load, int]]] = {}
         self._module = module
         self._optimizer = optimizer
         self._kept = self.record.lasting
         self._restore = restore
         self._closed = False
-        self._here: dict[TensorName, Any] = {}
+        self._accepted: Accepted | None = None  # as the step before has left it
+        self._before: SettledStep | None = None
         self._require_same_module()
         backend = open_backend(self._device, delays)
         self._stop = finalize(self, backend.close)
@@ -196,11 +214,10 @@ class StepExecutor(Issuer):
         if self._closed:
             return
         with held(), torch.no_grad():
-            own = {}
-            for name, tensor in self._here.items():
-                values = bytes_of(tensor.untyped_storage())
-                own[self._kept[name].storage] = self._own(self._kept[name].storage, values)
-            self._point(self._here, own)
+            if self._accepted is not None:
+                tensors = self._accepted.tensors
+                found = {at.storage: tensors[name].untyped_storage() for name, at in self._kept.items()}
+                self._point(tensors, {s: self._own(s, bytes_of(storage)) for s, storage in found.items()})
             self._let_go()
             self._stop()
 
@@ -216,40 +233,41 @@ class StepExecutor(Issuer):
         if self._closed:
             raise PebblerError("the step is closed; bind the plan again")
         self._device.synchronize()  # with whatever the user has done to tensors
-        self._require_same_module()
-        tensors = find_tensors(self._module, self._optimizer)
-        self._require_own(tensors)
+        accepted = self._accept()
         size = self._of_size(inputs)
         record, moment, program = size.record, size.recorded.moment, self._programs[size]
-        values = read_scalars(self._module, self._optimizer, record.scalars)
+        values = read_scalars(self._optimizer, accepted.trained, record.scalars)
         self._require_same_way(size, values)
-        found = {at.storage: tensors[name].untyped_storage() for name, at in self._kept.items()}
-        self._save(size, found, inputs)
+        self._save(size, accepted, inputs)
         moment.begin(values)
         try:
-            self._load(size, found)
+            self._timed = ()
+            self._load(size, accepted)
             for launch, addresses in size.host:
                 launch(addresses, 0)
-            if isinstance(self.backend, TorchBackend) and not program.plan.pages:
-                self._timed = self._issued_once(program, self.backend)
-                self._timed.work.start()
-                self._finish(program.plan, self._timed.events)
-            else:  # the host maps pages meanwhile, or launches operators itself
-                self._timed = self.issue(program, 0, ahead=False)
+            if program.plan.pages and isinstance(self.backend, TorchBackend):
+                self._timed = self.issue(program, 0, ahead=False)  # the host maps them meanwhile
+            else:
+                issued = self._issued_once(program)
+                issued.work.start()
+                self._finish(program.plan, issued.events)
+                self._timed = issued
             for mapped in program.plan.last_maps:
                 self.backend.map(self.address(mapped.place), mapped.pages)
             loss = tensor_at(record.loss, self._storage(size, record.loss.storage)).clone()
         except BaseException as error:
-            self._set_back(size, tensors)
+            self._set_back(size, accepted.tensors)
             if isinstance(error, DeviceError):
                 now = "are as before the step" if self._restore else "have NaN, as restore is False"
                 raise DeviceError(f"{error}; module and optimizer {now}") from None
             raise
         self._device.set_rng_state(moment.generator[record.last_draw])
-        self._here = tensors
         if self._optimizer is not None:
             self._optimizer._opt_called = True  # else a scheduler warns that there was no step before its own
-        self._point(tensors, {s: home.storage for s, home in self._homes_of(size).items()})
+        if accepted is not self._accepted or size is not self._before:
+            self._point(accepted.tensors, {s: home.storage for s, home in self._homes_of(size).items()})
+            self._accepted = Accepted(self._module, self._optimizer, accepted.tensors, self._kept)
+            self._before = size
         return loss
 
     @property
@@ -257,46 +275,69 @@ class StepExecutor(Issuer):
         """Times of each operation of the schedule in the step before."""
         return self._timed.timed if isinstance(self._timed, _Issued) else self._timed
 
-    def _issued_once(self, program: Program, backend: TorchBackend) -> _Issued:
+    def _accept(self) -> Accepted:
+        """Return what is found of module and optimizer; refuse what is not as it was when planned."""
+        if self._accepted is not None and self._accepted.holds():
+            require_plain_surroundings(self._optimizer)
+            self._require_same_environment()
+            return self._accepted
+        self._require_same_module()
+        tensors = find_tensors(self._module, self._optimizer)
+        self._require_own(tensors)
+        return Accepted(self._module, self._optimizer, tensors, self._kept)
+
+    def _issued_once(self, program: Program) -> _Issued:
         """Return the work of a program's operations, which is issued when it is asked for first."""
+        assert isinstance(self.backend, TorchBackend | TorchGpuBackend)
         key = program, self.poison
         if key not in self._issued:
             events: list[tuple[Event, Event]] = []
-            with backend.keeping() as work:
+            mapped: dict[int, tuple[int, int]] = {}
+
+            executor = proxy(self)  # which its own work does not keep alive
+
+            def map_for(i: int) -> None:
+                mapped[i] = executor._map(program.plan.steps[i], events)
+
+            with self.backend.keeping() as work:
                 origin = hold(list(self._streams.values()), 0)
-                for i in range(len(program.plan.steps)):
+                for i, step in enumerate(program.plan.steps):
+                    if step.maps:
+                        assert isinstance(work, KeptLaunches)
+                        work.calls.append(partial(map_for, i))
                     events.append(self._issue(program, i, events, 0))
-            self._issued[key] = _Issued(work, origin, events)
+                    work.end_operation()
+            self._issued[key] = _Issued(work, origin, events, mapped)
         return self._issued[key]
 
-    def _save(self, size: SettledStep, found: Mapping[int, Any], inputs: tuple[Any, ...]) -> None:
+    def _save(self, size: SettledStep, found: Accepted, inputs: tuple[Any, ...]) -> None:
         """Copy what the step finds to the host, and numbers of the host to where its operators have them."""
         homes = self._homes.get(size, self._numbers)
-        there = {
-            s: homes[s].bytes if s in homes and homes[s].address == storage.data_ptr() else bytes_of(storage)
-            for s, storage in found.items()
-        }
-        copied = there
+        copied = found.bytes
         if not (self._restore or self.poison or self.plan.pages):  # what is where it is expected stays there
-            copied = {s: data for s, data in there.items() if s not in homes or data is not homes[s].bytes}
+            copied = {s: data for s, data in copied.items() if not _is_at(found, s, homes)}
         if copied:
-            self._device.copy_all([self._values[s] for s in copied], list(copied.values()))
-        away = [s for s, home in self._numbers.items() if there[s] is not home.bytes]
+            self._device.copy_all([self._values[s] for s in copied], [*copied.values()])
+        away = [s for s in self._numbers if not _is_at(found, s, self._numbers)]
         if away:
             torch._foreach_copy_([self._numbers[s].bytes for s in away], [self._values[s] for s in away])
-        for at, tensor in zip(size.record.inputs, inputs, strict=True):
+        for at, tensor in zip(size.inputs, inputs, strict=True):
             tensor_at(at, size.values[at.storage].untyped_storage()).copy_(tensor)
 
-    def _load(self, size: SettledStep, found: Mapping[int, Any]) -> None:
+    def _load(self, size: SettledStep, found: Accepted) -> None:
         """Write what the step finds to the places where its operations expect it, if it is not there."""
         self.clear(self._programs[size])
-        there = {s: storage.data_ptr() for s, storage in found.items()}
-        for s, loads in size.loads.items():
-            for load in loads if s in size.values else ():
-                address = self.address(load.place)
-                lost = load.place.area != "resident" and (self.poison or self.plan.pages)
-                if lost or address - load.begin != there.get(s):
-                    self.backend.write(address, size.values[s][load.begin :][: load.bytes].numpy())
+        if size not in self._entries:
+            self._entries[size] = [
+                (s, load, self.address(load.place))
+                for s, loads in size.loads.items()
+                if s in size.values
+                for load in loads
+            ]
+        lost = self.poison or self.plan.pages
+        for s, load, address in self._entries[size]:
+            if address - load.begin != found.addresses.get(s) or (lost and load.place.area != "resident"):
+                self.backend.write(address, size.values[s][load.begin :][: load.bytes].numpy())
 
     def _set_back(self, size: SettledStep, tensors: Mapping[TensorName, Any]) -> None:
         """Give every tensor memory of its own with the values from before the step, or NaN, and close."""
@@ -321,7 +362,9 @@ class StepExecutor(Issuer):
     def _let_go(self) -> None:
         """Keep no memory any more, but that in which tensors of the user's still lie."""
         self._closed = True
-        self._here, self._homes = {}, {}
+        self._timed = self.timed
+        self._accepted = None
+        self._homes, self._issued = {}, {}
 
     def _point(self, tensors: Mapping[TensorName, Any], storages: Mapping[int, Any]) -> None:
         """Let tensors lie in these storages."""
@@ -351,19 +394,23 @@ class StepExecutor(Issuer):
     def _require_same_module(self) -> None:
         """Refuse a module that cannot be recorded any more, or with parts in another mode, and other bits."""
         require_recordable(self._module, self._optimizer, ())
-        now = self._device.environment()
-        for key, value in self.record.environment.items():
-            if now.get(key) != value:
-                raise PebblerError(
-                    f"torch has '{key}' {now.get(key)}, and had {value} when planned, which gives other "
-                    "bits; set it back, or plan the step anew"
-                )
+        self._require_same_environment()
         for name, part in self._module.named_modules():
             if part.training is not self.record.training.get(name, part.training):
                 mode = "evaluation" if part.training else "training"
                 raise PebblerError(
                     f"module '{name or type(part).__name__}' was in {mode} mode when planned; put it there, "
                     "or plan the step anew"
+                )
+
+    def _require_same_environment(self) -> None:
+        """Refuse settings of torch with which bits are others."""
+        now = self._device.environment()
+        for key, value in self.record.environment.items():
+            if now.get(key) != value:
+                raise PebblerError(
+                    f"torch has '{key}' {now.get(key)}, and had {value} when planned, which gives other "
+                    "bits; set it back, or plan the step anew"
                 )
 
     def _require_own(self, tensors: Mapping[TensorName, Any]) -> None:
@@ -417,15 +464,15 @@ class StepExecutor(Issuer):
 
     def _of_size(self, inputs: tuple[Any, ...]) -> SettledStep:
         """Return the planned step that takes inputs of these shapes, or refuse them."""
-        sizes = [size for size in self._programs if len(size.record.inputs) == len(inputs)]
+        sizes = [size for size in self._programs if len(size.inputs) == len(inputs)]
         if not sizes:
-            counts = dict.fromkeys(str(len(size.record.inputs)) for size in self._programs)
+            counts = dict.fromkeys(str(len(size.inputs)) for size in self._programs)
             raise PebblerError(f"the step takes {' or '.join(counts)} inputs, and got {len(inputs)}")
         for number, tensor in enumerate(inputs):
             if not isinstance(tensor, torch.Tensor) or not self._takes(tensor):
                 where = "" if self._device.name == "cpu" else f" or on {self._device.name}"
                 raise PebblerError(f"input {number} is no tensor on the CPU{where}; give one")
-            planned = {size: _kind(size.record.inputs[number]) for size in sizes}
+            planned = {size: _kind(size.inputs[number]) for size in sizes}
             found = tensor.dtype, tuple(tensor.size())
             sizes = [size for size in sizes if planned[size] == found]
             if not sizes:
@@ -447,6 +494,11 @@ class StepExecutor(Issuer):
                 raise PebblerError(
                     f"with {names} as now, the optimizer takes another way than when planned; plan anew"
                 )
+
+
+def _is_at(found: Accepted, s: int, homes: Mapping[int, _Home]) -> bool:
+    """Whether a storage of the record is found where there is a home for it."""
+    return s in homes and found.addresses[s] == homes[s].address
 
 
 def _require_one_memory(sizes: Sequence[PlannedStep]) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from pebbler.instances.importers.torch_step.calls import perform
 from pebbler.instances.importers.torch_step.memory import bytes_of, fresh, reference_to, tensor_at
-from pebbler.instances.importers.torch_step.persistent import find_tensors, read_scalars
+from pebbler.instances.importers.torch_step.persistent import find_tensors, read_scalars, trained_parameters
 from pebbler.instances.importers.torch_step.record import Reference, StepOperator, StepRecord, TensorName
 
 
@@ -27,7 +27,10 @@ class Replay:
         "once."""
         record = self.record
         assert all(
-            guard.holds(read_scalars(self.module, self.optimizer, record.scalars)) for guard in record.guards
+            guard.holds(
+                read_scalars(self.optimizer, trained_parameters(self.module, self.optimizer), record.scalars)
+            )
+            for guard in record.guards
         )
         named = find_tensors(self.module, self.optimizer)
         named |= {TensorName("input", str(number)): tensor.clone() for number, tensor in enumerate(inputs)}
@@ -40,7 +43,7 @@ class Replay:
             for d, entry in enumerate(record.storages)
         ]
         constants = {d: e.values for d, e in enumerate(record.storages) if e.values is not None}
-        values = read_scalars(self.module, self.optimizer, record.scalars)
+        values = read_scalars(self.optimizer, trained_parameters(self.module, self.optimizer), record.scalars)
         generator = {0: torch.get_rng_state()}
 
         def tensor_of(reference: Reference) -> Any:

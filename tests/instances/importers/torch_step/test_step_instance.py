@@ -24,6 +24,7 @@ from pebbler.instances.importers.torch_step.persistent import (  # noqa: E402
     create_states,
     find_tensors,
     read_scalars,
+    trained_parameters,
 )
 from pebbler.instances.importers.torch_step.record import Reference, StepRecord, TensorName  # noqa: E402
 from pebbler.instances.importers.torch_step.steps import record_step  # noqa: E402
@@ -63,7 +64,7 @@ def execute(
     named |= {TensorName("input", str(number)): tensor for number, tensor in enumerate(given)}
     kept = {record.tensors[name].storage: tensor.untyped_storage() for name, tensor in named.items()}
     kept |= {d: fresh(record.storages[d].bytes) for d in step.resident if d not in kept}
-    values = read_scalars(module, optimizer, record.scalars)
+    values = read_scalars(optimizer, trained_parameters(module, optimizer), record.scalars)
     number = {d: block for block, d in enumerate(step.storages)}
     place: dict[int, int] = {}
     host = {number[d]: bytes_of(storage).clone() for d, storage in kept.items() if d in number}

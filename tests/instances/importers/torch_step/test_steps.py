@@ -12,7 +12,7 @@ from ....samples import mostly_slow
 
 torch = needs_torch()
 
-from pebbler.instances.importers.torch_step.persistent import create_states, read_scalars  # noqa: E402
+from pebbler.instances.importers.torch_step.persistent import create_states, read_scalars, trained_parameters  # noqa: E402
 from pebbler.instances.importers.torch_step.record import StepOperator, StepRecord  # noqa: E402
 from pebbler.instances.importers.torch_step.scalars import ScalarInput, evaluate  # noqa: E402
 from pebbler.instances.importers.torch_step.steps import record_step  # noqa: E402
@@ -300,7 +300,7 @@ def test_a_choice_of_the_optimizer_is_a_condition() -> None:
     step(*inputs).backward()
     optimizer.step()
     record = record_step(module, step, inputs, optimizer)
-    values = read_scalars(module, optimizer, record.scalars)
+    values = read_scalars(optimizer, trained_parameters(module, optimizer), record.scalars)
     later = {scalar: 10.0 if scalar.key == "step" else value for scalar, value in values.items()}
     assert all(guard.holds(values) for guard in record.guards)
     assert not all(guard.holds(later) for guard in record.guards)

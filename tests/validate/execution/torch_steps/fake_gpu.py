@@ -28,6 +28,13 @@ class FakeCudaError(RuntimeError):
     """What CUDA's allocator raises."""
 
 
+class FakeEvent:
+    """An event of CUDA: where it was recorded last."""
+
+    def __init__(self) -> None:
+        self.point: CpuEvent | None = None
+
+
 class FakeGpu(Gpu):
     """A GPU that is the processor.
 
@@ -37,12 +44,15 @@ class FakeGpu(Gpu):
         What can be allocated at once.
     calls
         Names of the methods that were called.
+    launches
+        How many are left until one fails; None: as many as anybody likes.
     """
 
     key = "CPU"
     memory_bytes = 1 << 30
     title = "a stand-in for a GPU"
     deterministic = True
+    launches: int | None = None
 
     def __init__(self, name: str = "cpu") -> None:
         self.name, self.index, self.device = name, 0, torch.device("cpu")
@@ -114,24 +124,34 @@ class FakeGpu(Gpu):
         self._streams.append(CpuStream(name, self._aborted, None))
         return self._streams[-1]
 
+    @contextmanager
+    def launching(self, stream: Any) -> Iterator[None]:
+        assert stream in self._streams
+        yield
+
     def run(self, stream: Any, work: Callable[[], object]) -> None:
+        if self.launches == 0:
+            raise IndexError("no such thing\nand more")
+        self.launches = None if self.launches is None else self.launches - 1
         stream.put(work)
 
-    def record(self, stream: Any) -> Any:
-        return stream.record()
+    def event(self) -> Any:
+        return FakeEvent()
+
+    def record(self, event: Any, stream: Any) -> None:
+        event.point = stream.record()
 
     def wait(self, stream: Any, event: Any) -> None:
-        stream.wait(event)
+        stream.wait(event.point)
 
     def reach(self, event: Any) -> None:
         try:
-            event.synchronize()
+            event.point.synchronize()
         except Exception as error:  # CUDA raises nothing but this
             raise FakeCudaError(str(error)) from None
 
     def elapsed_ns(self, earlier: Any, later: Any) -> int:
-        assert isinstance(earlier, CpuEvent)
-        return int(later.since_ns(earlier))
+        return int(later.point.since_ns(earlier.point))
 
     def sleep(self, stream: Any, duration_ns: int) -> None:
         stream.pause(duration_ns)
@@ -145,6 +165,7 @@ class FakeGpu(Gpu):
         """Let the threads of all streams end."""
         for stream in self._streams:
             stream.finish()
+        self._streams.clear()  # nothing waits for them any more
 
     # --- the machine ----------------------------------------------------------------------------------
 

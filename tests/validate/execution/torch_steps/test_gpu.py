@@ -7,6 +7,7 @@ import gc
 import inspect
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,7 @@ from .training import (  # noqa: E402
     are_equal,
     assert_trains_as_eager,
     eager_step,
+    executor_of,
     made_by,
     planned,
     state_of,
@@ -117,6 +119,22 @@ def test_steps_in_pages_of_a_gpu_have_eagers_bits(gpu: FakeGpu) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
+def test_the_host_maps_pages_in_every_step_and_is_measured() -> None:
+    plan = planned(small_cnn, "40MiB", method="modnn", memory="paged")
+    made = made_by(small_cnn)
+    step = executor_of(plan, made)
+    mapping = {i for i, one in enumerate(step.plan.steps) if one.maps}
+    assert mapping
+    for _ in range(2):
+        step(*made[2])
+        assert {i for i, one in enumerate(step.timed) if one.mapping_ns} == mapping
+        assert all(one.host_ns > 0 for one in step.timed)
+    kept = weakref.ref(step)
+    del step
+    assert kept() is None, "its work does not keep it alive"
+
+
+@pytest.mark.usefixtures("gpu")
 def test_a_wait_that_is_left_out_shows_in_the_bits() -> None:
     budget, options = "1.2xMmin", {"method": "modnn"}
     plan = program(noisy, budget, options)
@@ -171,13 +189,9 @@ def test_numbers_that_the_gpu_takes_from_the_host_stay_there(gpu: FakeGpu) -> No
 # --- failures -----------------------------------------------------------------------------------------
 
 
-def refuse(*_: Any) -> None:
-    raise IndexError("no such thing\nand more")
-
-
-@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize("launches", [None, 0, 3])
 def test_an_operator_that_fails_is_named_and_leaves_everything_as_before(
-    gpu: FakeGpu, late: bool, monkeypatch: pytest.MonkeyPatch
+    gpu: FakeGpu, launches: int | None
 ) -> None:
     """On the GPU, later, or while it is launched."""
     plan = planned(small_cnn, "1.5xMmin", method="modnn")
@@ -186,12 +200,15 @@ def test_an_operator_that_fails_is_named_and_leaves_everything_as_before(
     step(*made[2])
     before = state_of(made)
     inputs = made[2]
-    if late:
+    if launches is None:
         inputs = (made[2][0], torch.full_like(made[2][1], 99))
         told = r"nll_loss_forward.*out of bounds.*as before the step"
     else:
-        monkeypatch.setattr(gpu, "run", refuse)
-        told = r"^[^\n]*\(operation 0\): .*no such thing; module and optimizer are as before the step$"
+        gpu.launches = launches
+        failing = plan.schedule.operations[launches].id
+        told = (
+            rf"^[^\n]*\(operation {failing}\): .*no such thing; module and optimizer are as before the step$"
+        )
     with pytest.raises(DeviceError, match=told):
         step(*inputs)
     assert are_equal(state_of(made), before)
@@ -219,6 +236,30 @@ def test_a_gpu_with_too_little_memory_is_told(gpu: FakeGpu, monkeypatch: pytest.
     with pytest.raises(DeviceError, match="bytes of memory on cpu cannot be had: CUDA out of memory"):
         plan.bind(made[0], made[3])
     assert are_equal(state_of(made), before)
+
+
+def test_a_closed_step_keeps_no_memory(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(small_cnn, "1.5xMmin", method="modnn")
+    pieces: list[tuple[int, weakref.ref[Any]]] = []
+    empty = gpu.empty
+
+    def noted(size: int) -> Any:
+        piece = empty(size)
+        pieces.append((size, weakref.ref(piece)))
+        return piece
+
+    monkeypatch.setattr(gpu, "empty", noted)
+    made = made_by(small_cnn)
+    step = plan.bind(made[0], made[3])
+    (pool,) = [piece for size, piece in pieces if size == step.plan.areas["pool"]]
+    for _ in range(2):
+        step(*made[2])
+    timed = step.timed
+    assert pool() is not None
+    step.close()
+    gc.collect()
+    assert pool() is None
+    assert step.timed == timed
 
 
 @pytest.mark.usefixtures("gpu")

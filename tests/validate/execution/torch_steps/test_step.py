@@ -221,12 +221,15 @@ CHANGES = [
 ]
 
 
+@pytest.mark.parametrize("steps", [0, 1])
 @pytest.mark.parametrize(("change", "told"), CHANGES)
 def test_another_module_is_refused_by_name(
-    easy: TrainingPlan, change: Callable[[Any], None], told: str
+    easy: TrainingPlan, change: Callable[[Any], None], told: str, steps: int
 ) -> None:
     made = made_by(cnn)
     with easy.bind(made[0], made[3]) as step:
+        for _ in range(steps):
+            step(*made[2])
         change(made)
         before = state_of(made)
         with pytest.raises(PebblerError, match=re.escape(told)) as caught:
