@@ -16,7 +16,7 @@ from .theorems import MACHINE, PLAIN, THEOREMS
 SLOW = pytest.mark.slow
 SOME = 0.4
 """Share of the attacks that the suite makes."""
-RARE = ("single peak", "prices", "prices with second runs", "windows", "idle windows", "parts")
+RARE = ("single peak", "prices with second runs", "windows", "idle windows")
 """Theorems whose rows are in few models: the suite attacks them as often as `.ci/long`."""
 SEARCH = "exhaustive search"
 """The judge: in parts, which can run at once, it agrees with a search without its pruning on a thousand
