@@ -42,6 +42,7 @@ def quick(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.landing
 def test_quick_study_makes_all_that_the_committed_one_has(quick: Path, root: Path) -> None:
     committed = {path.name for path in (root / "paper" / "generated").iterdir()}
     made = {path.name for path in (quick / "generated").iterdir()}
@@ -51,6 +52,7 @@ def test_quick_study_makes_all_that_the_committed_one_has(quick: Path, root: Pat
     assert (quick / "generated" / "gaps.pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.landing
 def test_quick_study_solves_every_kind_of_problem(quick: Path) -> None:
     for name in SWEEPS:
         runs = read_latest(quick / "data" / f"{name}.sqlite")
@@ -59,7 +61,9 @@ def test_quick_study_solves_every_kind_of_problem(quick: Path) -> None:
         assert any(run.found.iteration_ns is not None for run in runs)
 
 
-@pytest.mark.parametrize("drawn", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "drawn", [pytest.param(False, marks=pytest.mark.landing), pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_quick_study_has_nothing_left_to_do(
     drawn: bool, quick: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
