@@ -85,16 +85,17 @@ def test_quick_study_has_nothing_left_to_do(
         (["--folder", "nowhere"], "gaps.toml cannot be read"),
         (["--jobs", "0"], "give 1 or more"),
         (["--no-runs", "--quick", "empty"], "gaps.sqlite cannot be read"),
-        (
+        pytest.param(
             ["--no-runs", "--docs", "nowhere", "--quick", "QUICK"],
             "nowhere/data/recomputation.sqlite cannot be read",
+            marks=pytest.mark.landing,
         ),
     ],
 )
 def test_wrong_use_is_told_in_a_sentence(
     arguments: list[str],
     message: str,
-    quick: Path,
+    request: pytest.FixtureRequest,
     root: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -103,7 +104,7 @@ def test_wrong_use_is_told_in_a_sentence(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "paper").symlink_to(root / "paper")
     with pytest.raises(SystemExit, match="2"):
-        main([str(quick) if word == "QUICK" else word for word in arguments])
+        main([str(request.getfixturevalue("quick")) if word == "QUICK" else word for word in arguments])
     assert message in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} <= {"paper"}
 
