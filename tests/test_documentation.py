@@ -145,7 +145,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("page", "rendered"),
     [
-        *(pytest.param(page, False, id=page) for page in PAGES if blocks_of(page)),
+        *(
+            pytest.param(page, False, id=page, marks=pytest.mark.landing if page == "README.md" else [])
+            for page in PAGES
+            if blocks_of(page)
+        ),
         pytest.param("README.md", True, id="README.md with its pictures", marks=pytest.mark.slow),
     ],
 )

@@ -13,14 +13,16 @@ from .attack import Tally, attacked
 from .instances import adversarial, features
 from .theorems import MACHINE, PLAIN, THEOREMS
 
-SLOW = pytest.mark.slow
+SLOW, LANDING = pytest.mark.slow, pytest.mark.landing
 SOME = 0.4
 """Share of the attacks that the suite makes."""
-RARE = ("single peak", "prices", "prices with second runs", "windows", "idle windows", "parts")
+RARE = ("single peak", "prices with second runs", "windows", "idle windows")
 """Theorems whose rows are in few models: the suite attacks them as often as `.ci/long`."""
 SEARCH = "exhaustive search"
 """The judge: in parts, which can run at once, it agrees with a search without its pruning on a thousand
 instances and more, a few of which are drawn in the suite."""
+HEAVY = (SEARCH, "exhaustive search in pages", "methods")
+"""Theorems whose attacks take longest: the suite attacks them on plain instances, and `.ci/run` on all."""
 PARTS, COUNT_OF_PART = 8, 170
 
 
@@ -42,7 +44,7 @@ def shares(names: Iterable[str]) -> Iterator[Any]:
     for name in names:
         yield pytest.param(name, 1.0, marks=[] if name in RARE else SLOW)
         if name not in RARE:
-            yield name, SOME
+            yield pytest.param(name, SOME, marks=LANDING if name in HEAVY else [])
 
 
 @pytest.mark.parametrize(("name", "seed", "count"), list(cases()))
@@ -125,6 +127,13 @@ REACHED = {
 }
 
 
+def marks(name: str, keys: Sequence[str]) -> Any:
+    """The judge is on every pair of what a machine has when a change lands."""
+    if name in HEAVY:
+        return LANDING if name.startswith(SEARCH) else SLOW
+    return [] if len(keys) == 1 and not THEOREMS[name].is_slow else SLOW
+
+
 @pytest.mark.parametrize(
     ("name", "keys"),
     [
@@ -132,7 +141,7 @@ REACHED = {
             name,
             keys,
             id=f"{name}-{'-'.join(keys)}",
-            marks=[] if len(keys) == 1 and not theorem.is_slow else SLOW,
+            marks=marks(name, keys),
         )
         for name, theorem in THEOREMS.items()
         for keys in MACHINES

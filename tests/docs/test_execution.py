@@ -6,6 +6,7 @@ import execution
 import forced_faults
 
 
+@pytest.mark.landing
 def test_predicted_and_measured_stand_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "NETWORKS", (("lenet", 1),))
     monkeypatch.setattr(execution, "BUDGETS", ("64MiB",))

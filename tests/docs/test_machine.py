@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,7 +11,10 @@ from msgspec.structs import replace
 
 import machine
 from machine import CELLS, CELLS_OF_PAGE, SLOWDOWN, Cell, Data, Solved, read, run, table
+from pebbler.instances.instance import Instance
 from pebbler.instances.memory import least_budget
+from pebbler.solver.result import Result
+from pebbler.solver.solve import solve
 
 SMALL = Cell("lenet", 8, "bf16", "96MiB", "1GiB")
 
@@ -35,12 +39,18 @@ def cell(makespan: int | None, bound: int = 1000, certified: int = 900) -> Solve
     )
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def by_a_rule(instance: Instance, _: str, **options: Any) -> Result:
+    """What takes a second by FLOW, at once."""
+    return solve(instance, "modnn", **options)
+
+
+@pytest.fixture(scope="module", params=[by_a_rule, pytest.param(solve, marks=pytest.mark.slow)])
+def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with a small cell."""
     path = tmp_path_factory.mktemp("machine") / "machine.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "CELLS", (SMALL,))
+        patch.setattr(machine, "solve", request.param)
         run((SMALL,), 0.5, path)
     return path
 
@@ -63,7 +73,6 @@ def test_there_are_twelve_cells() -> None:
     assert len(set(CELLS)) == 12
 
 
-@pytest.mark.slow
 def test_a_cell_is_solved_with_the_optimizer_on_one_side_too(file: Path) -> None:
     (one,) = read(file).cells
     assert one.makespan_ns is not None

@@ -94,6 +94,7 @@ def test_the_judge_sees_files_that_should_not_be_there(
     assert said in what
 
 
+@pytest.mark.landing
 def test_there_is_a_new_process_after_one_that_was_lost(tmp_path: Path) -> None:
     others = children()
     with Worker() as worker:

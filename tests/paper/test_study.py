@@ -42,6 +42,7 @@ def quick(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.landing
 def test_quick_study_makes_all_that_the_committed_one_has(quick: Path, root: Path) -> None:
     committed = {path.name for path in (root / "paper" / "generated").iterdir()}
     made = {path.name for path in (quick / "generated").iterdir()}
@@ -51,6 +52,7 @@ def test_quick_study_makes_all_that_the_committed_one_has(quick: Path, root: Pat
     assert (quick / "generated" / "gaps.pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.landing
 def test_quick_study_solves_every_kind_of_problem(quick: Path) -> None:
     for name in SWEEPS:
         runs = read_latest(quick / "data" / f"{name}.sqlite")
@@ -59,7 +61,9 @@ def test_quick_study_solves_every_kind_of_problem(quick: Path) -> None:
         assert any(run.found.iteration_ns is not None for run in runs)
 
 
-@pytest.mark.parametrize("drawn", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "drawn", [pytest.param(False, marks=pytest.mark.landing), pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_quick_study_has_nothing_left_to_do(
     drawn: bool, quick: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,16 +85,17 @@ def test_quick_study_has_nothing_left_to_do(
         (["--folder", "nowhere"], "gaps.toml cannot be read"),
         (["--jobs", "0"], "give 1 or more"),
         (["--no-runs", "--quick", "empty"], "gaps.sqlite cannot be read"),
-        (
+        pytest.param(
             ["--no-runs", "--docs", "nowhere", "--quick", "QUICK"],
             "nowhere/data/recomputation.sqlite cannot be read",
+            marks=pytest.mark.landing,
         ),
     ],
 )
 def test_wrong_use_is_told_in_a_sentence(
     arguments: list[str],
     message: str,
-    quick: Path,
+    request: pytest.FixtureRequest,
     root: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -99,7 +104,7 @@ def test_wrong_use_is_told_in_a_sentence(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "paper").symlink_to(root / "paper")
     with pytest.raises(SystemExit, match="2"):
-        main([str(quick) if word == "QUICK" else word for word in arguments])
+        main([str(request.getfixturevalue("quick")) if word == "QUICK" else word for word in arguments])
     assert message in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} <= {"paper"}
 

@@ -59,7 +59,10 @@ def test_sigterm_is_handled_alike(folder: Path, name: str, moment: float) -> Non
 
 @pytest.mark.parametrize(
     ("moment", "apart"),
-    [(1.0, 0.1), *(pytest.param(2.5, apart, marks=pytest.mark.slow) for apart in (0.0, 0.1))],
+    [
+        pytest.param(1.0, 0.1, marks=pytest.mark.landing),
+        *(pytest.param(2.5, apart, marks=pytest.mark.slow) for apart in (0.0, 0.1)),
+    ],
 )
 def test_a_second_ctrl_c_gives_no_traceback(folder: Path, moment: float, apart: float) -> None:
     signals = [signal.SIGINT, signal.SIGINT]

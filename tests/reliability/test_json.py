@@ -18,7 +18,10 @@ FILES = ("lenet.instance.json", "vgg16.instance.json", "again.instance.json")
 
 @pytest.mark.parametrize(
     ("commands", "seed", "files"),
-    [(A_SOLVER_EACH, ON_LENET, FILES[:1]), pytest.param(COMMANDS, 1, FILES, marks=pytest.mark.slow)],
+    [
+        pytest.param(A_SOLVER_EACH, ON_LENET, FILES[:1], marks=pytest.mark.landing),
+        pytest.param(COMMANDS, 1, FILES, marks=pytest.mark.slow),
+    ],
 )
 def test_outputs_of_commands_with_solvers_parse(
     commands: tuple[str, ...], seed: int, files: tuple[str, ...], tmp_path: Path

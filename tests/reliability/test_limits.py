@@ -54,7 +54,9 @@ def test_exhaustive_search_refuses_what_it_cannot_search() -> None:
         brute_force(drawn(250))
 
 
-@pytest.mark.parametrize("limit", [0.2, pytest.param(LIMIT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "limit", [pytest.param(0.2, marks=pytest.mark.landing), pytest.param(LIMIT, marks=pytest.mark.slow)]
+)
 def test_a_comparison_ends_soon_after_its_row_and_the_limit_of_its_bound(limit: float) -> None:
     began = processor_seconds()
     run = compared("modnn", "contiguous", limit)

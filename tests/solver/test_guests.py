@@ -232,7 +232,7 @@ def test_guests_leave_the_other_rows_and_the_output_right(
 @pytest.mark.parametrize(
     ("method", "status"),
     [
-        ("dies", 3),
+        pytest.param("dies", 3, marks=pytest.mark.landing),
         *(
             pytest.param(name, status, marks=pytest.mark.slow)
             for name, status in {"spoils": 1, "keeps": 0, "raises": 3, "negative": 3}.items()

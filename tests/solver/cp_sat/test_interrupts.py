@@ -44,6 +44,7 @@ assert "ortools.sat.python.cp_model" in sys.modules
 }
 
 
+@pytest.mark.landing
 def test_an_interrupt_after_a_solver_is_an_exception() -> None:
     """After each of them in one process, so also after those before it."""
     code = "".join(solve + _PRESS.format(name) for name, solve in _SOLVES.items())

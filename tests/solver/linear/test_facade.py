@@ -212,6 +212,7 @@ def test_a_solver_that_is_not_here_is_refused_with_those_that_are() -> None:
             attempt("nosuch")
 
 
+@pytest.mark.landing
 def test_the_command_line_chooses_and_the_bound_says_who(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
