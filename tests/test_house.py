@@ -281,3 +281,17 @@ def test_no_file_names_a_place_on_somebodys_machine(root: Path) -> None:
         content = file.read_bytes()
         if any(name in content for name in named):  # which is found much sooner
             assert not place.search(content), file.relative_to(root)
+
+
+def test_what_the_suite_leaves_out_is_run_elsewhere(root: Path) -> None:
+    options = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"][
+        "ini_options"
+    ]
+    left_out = re.findall(r"not (\w+)", options["addopts"][-1])
+    assert (
+        left_out
+        == ["slow", "landing"]
+        == sorted((one.split(":")[0] for one in options["markers"]), reverse=True)
+    )
+    assert "$tests -m 'not slow'" in (root / ".ci" / "run").read_text(encoding="utf-8")
+    assert "pytest -n 2 -m slow" in (root / ".ci" / "long").read_text(encoding="utf-8")
