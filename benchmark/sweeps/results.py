@@ -292,6 +292,8 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise PebblerError(f"{path} cannot be used as a results file: {error}") from None
+    except UnicodeDecodeError:  # Python cannot read what SQLite says of names in a damaged file
+        raise PebblerError(f"{path} is damaged: it has names that are no text") from None
 
 
 def cells_of(run: Run) -> dict[str, Any]:

@@ -134,6 +134,15 @@ def test_truncated_file_is_told(path: Path, tmp_path: Path) -> None:
         results.runs()
 
 
+def test_a_file_whose_names_are_no_text_is_told(path: Path, tmp_path: Path) -> None:
+    """SQLite's message has the bytes as they are, and Python cannot read them."""
+    whole, damaged = path.read_bytes(), tmp_path / "damaged.sqlite"
+    assert whole.count(b"CREATE TABLE runs") == 1
+    damaged.write_bytes(whole.replace(b"CREATE TABLE runs", b"CREATE T\xffBLE runs"))
+    with pytest.raises(PebblerError, match=r"damaged\.sqlite is damaged: it has names that are no text"):
+        Results(damaged)
+
+
 def test_empty_file_becomes_one_of_results_only_when_written(tmp_path: Path) -> None:
     path = tmp_path / "empty.sqlite"
     path.touch()
