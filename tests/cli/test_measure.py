@@ -34,6 +34,7 @@ from pebbler.validate.execution.cuda.providers import PROVIDERS
         (["--stages", "run", "--time-limit", "soon"], "'soon' is not a time"),
         (["--stages", "page", "--page", "no-such.md"], "no-such.md cannot be read"),
         (["--stages", "page", "--page", "bare.md"], "bare.md has no place for the tables"),
+        (["--stages", "page", "--page", "odd.md"], "odd.md is no text in UTF-8"),
         (["--stages", "solve", "--out", "file"], "file cannot be a folder"),
         (["--stages", "solve", "--archive", "no/such/place.tar.gz"], "cannot be written"),
         (["--archive", "place.tar.gz"], "is not there, so there is nothing to pack"),
@@ -44,11 +45,12 @@ def test_what_is_wrong_is_one_sentence_and_nothing_is_written(
 ) -> None:
     (elsewhere / "file").touch()
     (elsewhere / "bare.md").write_text("<!-- end of gpu -->\n<!-- begin gpu -->\n")
+    (elsewhere / "odd.md").write_bytes(b"<!-- begin gpu -->\n\xff<!-- end of gpu -->\n")
     assert main(["measure", *options]) == 2
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
-    assert sorted(path.name for path in elsewhere.iterdir()) == ["bare.md", "file"]
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["bare.md", "file", "odd.md"]
 
 
 @pytest.mark.parametrize("stage", sorted(ON_THE_GPU))

@@ -95,12 +95,17 @@ def _places(document: Any) -> Any:
                 stack.append(here[key])
 
 
+def _half_more(number: float) -> float:
+    """Return a fraction, unless the number is too large for one."""
+    return number + 0.5 if abs(number) < 2**1000 else number
+
+
 def _replace(place: Any, key: Any, rng: Random) -> None:
     old = place[key]
     if isinstance(old, str):
         place[key] = rng.choice((*NASTY, old + rng.choice(NASTY), old.upper()))
     elif isinstance(old, int | float) and not isinstance(old, bool):
-        place[key] = rng.choice((*FIGURES, old + 1, old - 1, old * 2, -old, old + 0.5))
+        place[key] = rng.choice((*FIGURES, old + 1, old - 1, old * 2, -old, _half_more(old)))
     else:
         place[key] = rng.choice(OTHERS)
 

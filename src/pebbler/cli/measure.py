@@ -229,7 +229,10 @@ def _require_marks(page: Path) -> None:
     from ..benchmark.gpu.measure import MARKS
     from ..instances.files import read_bytes
 
-    text = read_bytes(page).decode("utf-8", "replace")
+    try:
+        text = read_bytes(page).decode("utf-8")
+    except UnicodeDecodeError:
+        raise PebblerError(f"{page} is no text in UTF-8; give a page that is") from None
     begin, end = (text.find(mark) for mark in MARKS)
     if not 0 <= begin < end or any(text.count(mark) != 1 for mark in MARKS):
         wanted = " and ".join(mark.strip() for mark in MARKS)
