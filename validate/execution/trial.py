@@ -336,7 +336,7 @@ def attempt(
     pairs = [pair for row in rows for pair in zip(row, cycle(compared), strict=False)]
     errors = [_error(one, other) for one, other in pairs]
     worst, bound = max(relative for _, relative in errors), tolerance_of(kernels)
-    if worst > bound and right is not None and not deterministic:
+    if bound < worst < math.inf and right is not None and not deterministic:
         again = _unbudgeted(instance, schedule, rebuilt, backend(), drawn, length)
         bound = max(bound, _AGAIN * max(_error(*pair)[1] for pair in zip(again, right, strict=True)))
     return Trial(
@@ -352,7 +352,7 @@ def attempt(
         identical=all(identical(one, other) for one, other in pairs),
         deterministic=deterministic,
         max_abs_error=max(absolute for absolute, _ in errors),
-        close=worst <= bound,
+        close=worst <= bound < math.inf,
     )
 
 

@@ -453,7 +453,15 @@ def test_what_fits_only_under_its_budget_is_run_without_a_reference(monkeypatch:
     assert trial.reference_ns is None
 
 
-@pytest.mark.parametrize(("scales", "right"), [((1.0, 1.01, 1.01), True), ((1.0, 1.01, 1.0), False)])
+@pytest.mark.parametrize(
+    ("scales", "right"),
+    [
+        ((1.0, 1.01, 1.01), True),
+        ((1.0, 1.01, 1.0), False),
+        ((1.0, 1.01, math.nan), False),
+        ((1.0, math.nan), False),
+    ],
+)
 def test_numbers_that_vary_are_compared_with_how_they_vary_without_a_budget(
     scales: tuple[float, ...], right: bool
 ) -> None:
