@@ -283,8 +283,8 @@ def decisions(runs: Sequence[Run], cases: Sequence[Case]) -> Finding:
         draw=lambda figure: plots.draw_decisions(figure, overheads),
     )
     short = (
-        "How much longer than the ideal an iteration is where only the named decisions may be taken, by "
-        "case. Sets of decisions with which no case has a schedule are left out."
+        "How much longer than the ideal an iteration is where only the named decisions may be taken "
+        f"(n={len(overheads)}). Sets of decisions with which no case has a schedule are left out."
     )
     return Finding(exhibit, runs, short, facts)
 
@@ -356,8 +356,8 @@ def links(runs: Sequence[Run], cases: Sequence[Case]) -> Finding:
         draw=lambda figure: plots.draw_links(figure, list(LINKS), panels),
     )
     short = (
-        "Iteration time over the ideal, by link. memonger-rule and knapsack-rule compute again and copy "
-        "nothing; the others copy and compute nothing again; the bound is for those."
+        f"Iteration time over the ideal, by link (n={len(panels)}). memonger-rule and knapsack-rule compute "
+        "again and copy nothing; the others copy and compute nothing again; the bound is for those."
     )
     return Finding(exhibit, runs, short, facts | _count(rows))
 
@@ -399,7 +399,10 @@ def together(runs: Sequence[Run]) -> Finding:
         size=(WIDTH, 1.1 + 0.27 * len(overheads)),
         draw=lambda figure: plots.draw_dots(figure, overheads),
     )
-    short = "How much longer than the ideal an iteration is: copies alone, second runs alone, and both."
+    short = (
+        f"How much longer than the ideal an iteration is (n={len(overheads)}): copies alone (flow), second "
+        "runs alone (flow-recompute without transfers), and both (flow-recompute)."
+    )
     return Finding(exhibit, runs, short, facts)
 
 
@@ -479,8 +482,8 @@ def parts(evaluation: Evaluation) -> Finding:
         draw=lambda figure: plots.draw_spans(figure, spans),
     )
     short = (
-        "How much longer than the ideal an iteration is, whole tensors and in parts; black lines are the "
-        "bounds of each kind. A bar that ends before the upper one's line is shorter than any whole one."
+        f"How much longer than the ideal an iteration is (n={len(spans)}), whole tensors and in parts; black "
+        "lines are their bounds. A bar in parts that ends before the line of whole tensors beats all of those."
     )
     return Finding(exhibit, evaluation.runs, short, facts)
 
