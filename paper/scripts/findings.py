@@ -167,7 +167,7 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
         ),
     )
     short = (
-        "Median gap from the best proven bound by budget, of six methods; the table has all. "
+        "Median gap from the best bound; the table has all methods. "
         f"{'' if alike else 'Columns have different problems, so that no line joins them. '}"
         "Nothing is drawn where half of the n problems or more have no schedule."
     )
@@ -482,8 +482,8 @@ def parts(evaluation: Evaluation) -> Finding:
         draw=lambda figure: plots.draw_spans(figure, spans),
     )
     short = (
-        f"How much longer than the ideal an iteration is (n={len(spans)}), whole tensors and in parts; black "
-        "lines are their bounds. A bar in parts that ends before the line of whole tensors beats all of those."
+        f"How much longer than the ideal an iteration is (n={len(spans)}); lines across the bars are the "
+        "bounds. A bar in parts that ends before the line of whole tensors beats all of those."
     )
     return Finding(exhibit, evaluation.runs, short, facts)
 

@@ -104,6 +104,13 @@ def test_each_float_of_the_text_is_referred_to(folder: Path) -> None:
     assert {label for label in floats if label not in told} <= {"tab:provenance"}
 
 
+def test_captions_of_figures_have_two_lines_and_say_how_many_problems(folder: Path) -> None:
+    text = _whole(folder, "pebbler")
+    captions = re.findall(r"\\includegraphics[^\n]*\n\\caption\{([^\n]*)\}\n", text)
+    assert len(captions) == text.count(r"\begin{figure}") >= 6
+    assert [one for one in captions if len(one) > 225 or not re.search(r"\bn\b", one)] == []
+
+
 def test_every_theorem_has_its_proof(folder: Path) -> None:
     text = _whole(folder, "pebbler")
     claims = re.findall(r"\\begin\{(?:theorem|proposition|lemma)\}", text)
