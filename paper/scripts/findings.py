@@ -34,6 +34,9 @@ DRAWN = (
 )
 """The first six of these that have a median are in the picture of gaps by budget; the table has all."""
 
+_UNLIKE = "Columns have different problems. "
+"""In the caption in the text, where budgets do not have the same workloads."""
+
 KINDS = {"step": ("/steady",), "transformer": ("gpt", "vit", "llama"), "cnn": ("",)}
 """Kinds of problems, by what is in their names; the first that fits."""
 
@@ -167,9 +170,8 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
         ),
     )
     short = (
-        "Median gap from the best bound; the table has all methods. "
-        f"{'' if alike else 'Columns have different problems, so that no line joins them. '}"
-        "Nothing is drawn where half of the n problems or more have no schedule."
+        f"Median gap from the best bound; the table has all methods. {'' if alike else _UNLIKE}"
+        "Nothing is drawn where half of the n problems have no schedule."
     )
     return Finding(exhibit, evaluation.runs, short, facts)
 
@@ -356,8 +358,8 @@ def links(runs: Sequence[Run], cases: Sequence[Case]) -> Finding:
         draw=lambda figure: plots.draw_links(figure, list(LINKS), panels),
     )
     short = (
-        f"Iteration time over the ideal, by link (n={len(panels)}). memonger-rule and knapsack-rule compute "
-        "again and copy nothing; the others copy and compute nothing again; the bound is for those."
+        f"Iteration time over the ideal, by link (n={len(panels)}). memonger-rule and knapsack-rule copy "
+        "nothing; the others compute nothing again, and the bound is theirs."
     )
     return Finding(exhibit, runs, short, facts | _count(rows))
 
@@ -482,8 +484,8 @@ def parts(evaluation: Evaluation) -> Finding:
         draw=lambda figure: plots.draw_spans(figure, spans),
     )
     short = (
-        f"How much longer than the ideal an iteration is (n={len(spans)}); lines across the bars are the "
-        "bounds. A bar in parts that ends before the line of whole tensors beats all of those."
+        f"How much longer than the ideal an iteration is (n={len(spans)}); lines are bounds. A bar in parts "
+        "that ends before the line of whole tensors beats all schedules of those."
     )
     return Finding(exhibit, evaluation.runs, short, facts)
 

@@ -108,7 +108,7 @@ def test_captions_of_figures_have_two_lines_and_say_how_many_problems(folder: Pa
     text = _whole(folder, "pebbler")
     captions = re.findall(r"\\includegraphics[^\n]*\n\\caption\{([^\n]*)\}\n", text)
     assert len(captions) == text.count(r"\begin{figure}") >= 6
-    assert [one for one in captions if len(one) > 225 or not re.search(r"\bn\b", one)] == []
+    assert [one for one in captions if len(one) > 200 or not re.search(r"\bn\b", one)] == []
 
 
 def test_every_theorem_has_its_proof(folder: Path) -> None:
