@@ -509,9 +509,10 @@ class _Proof:
         if self.schedule.memory_model == "divisible":
             starts = [operation.start_ns for operation in self.operations]
             peak = self.order.largest_sum(self.schedule.residences, starts, ends)
-            if peak > self.instance.pool_bytes:
+            most = self.order.largest_sum_in_order(self.schedule.residences, starts, ends)
+            if most > self.instance.pool_bytes:
                 self.fail(
-                    f"at its simulated times {peak} bytes are live in a pool of {self.instance.pool_bytes}"
+                    f"at its simulated times {most} bytes are live in a pool of {self.instance.pool_bytes}"
                 )
         else:
             residences = self.schedule.residences

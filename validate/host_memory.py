@@ -216,8 +216,9 @@ class _HostProof:
         if self.schedule.memory_model == "divisible":
             starts = [operation.start_ns for operation in self.order.operations]
             peak = self.order.largest_sum(self.residences, starts, ends_ns)
-            if peak > self.budget:
-                self.fail(f"at its simulated times {peak} bytes are in {self.budget} bytes of host memory")
+            most = self.order.largest_sum_in_order(self.residences, starts, ends_ns)
+            if most > self.budget:
+                self.fail(f"at its simulated times {most} bytes are in {self.budget} bytes of host memory")
         else:
             peak = max(((copy.offset or 0) + copy.bytes for copy in self.residences), default=0)
         if self.schedule.host_peak_bytes != peak:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from math import inf
 from typing import Generic, TypeVar
 
 from ..instances.instance import Instance
@@ -148,11 +150,23 @@ class Order:
             changes[0 if p == NEVER else starts[p]] += residence.bytes
             released = max((ends[q] for q in self.releases(residence)), default=max(ends, default=0))
             changes[released] -= residence.bytes
-        live = largest = 0
-        for instant in sorted(changes):
-            live += changes[instant]
-            largest = max(largest, live)
-        return largest
+        return max(accumulate((changes[t] for t in sorted(changes)), initial=0))
+
+    def largest_sum_in_order(
+        self, residences: Iterable[Residence | HostResidence], starts: Sequence[int], ends: Sequence[int]
+    ) -> int:
+        """Return the most bytes that residences hold where operations of an instant come one by one.
+
+        What takes time ends first. Then operations start in the order of the list, and those that take no
+        time end at once.
+        """
+        changes: list[tuple[tuple[float, int, int], int]] = []
+        for residence in residences:
+            p = self.acquisition(residence)
+            begin = (0, NEVER, 0) if p == NEVER else (starts[p], p, 0)
+            released = ((ends[q], q if starts[q] == ends[q] else NEVER, 1) for q in self.releases(residence))
+            changes += [(begin, residence.bytes), (max(released, default=(inf, 0, 1)), -residence.bytes)]
+        return max(accumulate((size for _, size in sorted(changes)), initial=0))
 
 
 class _Holders(Generic[Held]):

@@ -1133,6 +1133,29 @@ def test_what_ends_at_an_instant_is_gone_for_what_starts_at_it() -> None:
     require_reason(found, "at its simulated times 16 bytes are live in a pool of 8")
 
 
+def test_divisible_memory_holds_what_runs_without_time_need() -> None:
+    """A block stays while a run that takes no time has a workspace, or has left."""
+    tasks = (
+        task("write", outputs=(0,)),
+        task("at once", workspace=4, duration=0),
+        task("read", inputs=(0,)),
+    )
+    exact = problem((block("a"),), tasks, budget_bytes=112)
+    ops, stays = [run(0, 0), run(1, 1), run(2, 2)], [stay(0, None, 0, 2), scratch(1, None)]
+    assert divisible(exact, ops, stays) == ()
+    tight = msgspec.structs.replace(exact, budget_bytes=111)
+    require_reason(divisible(tight, ops, stays), "12 bytes are live in a pool of 11")
+    leaves = [run(0, 0), offload(3, 0, 0), run(1, 1, 3), prefetch(4, 0, 1), run(2, 2, 4)]
+    assert divisible(tight, leaves, [stay(0, None, 0, 3), scratch(1, None), stay(0, None, 4, 2)]) == ()
+
+
+def test_runs_without_time_come_in_the_order_of_the_list() -> None:
+    """Each has a workspace of its own at the same instant, one after the other."""
+    tasks = (task("first", workspace=8, duration=0), task("second", workspace=8, duration=0))
+    exact = problem((), tasks, budget_bytes=108)
+    assert divisible(exact, [run(0, 0), run(1, 1)], [scratch(0, None, 8), scratch(1, None, 8)]) == ()
+
+
 def test_divisible_memory_keeps_the_rules_of_data(chain: Instance) -> None:
     ops = operations()
     ops[THIRD] = run(THIRD, 2)

@@ -314,6 +314,40 @@ def test_divisible_memory_has_a_capacity_at_nominal_times(instance: Instance, sc
     assert faults(tight, divisible) == ["data: the live sum reached 20, the pool is 19"]
 
 
+def test_divisible_memory_holds_what_runs_without_time_need() -> None:
+    at_once = Algorithm(name="a", duration_ns=0, workspace_bytes=4)
+    tasks = (task("write", outputs=(0,)), Task(name="at once", inputs=(), outputs=(), algorithms=(at_once,)))
+    instance = Instance(
+        name="moment",
+        engines="duplex",
+        budget_bytes=12,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=(block("a"),),
+        tasks=(*tasks, task("read", inputs=(0,))),
+    )
+    times = ((0, 5), (5, 5), (5, 10))
+    schedule = Schedule(
+        format="pebbler/schedule/1",
+        instance="moment",
+        method="hand",
+        memory_model="divisible",
+        operations=tuple(
+            Operation(id=k, stream="compute", kind="run", task=k, algorithm=0, start_ns=start, end_ns=end)
+            for k, (start, end) in enumerate(times)
+        ),
+        residences=(
+            Residence(block=0, bytes=8, acquired_by=0, released_after=(2,)),
+            Residence(workspace_of=1, bytes=4, acquired_by=1, released_after=(1,)),
+        ),
+        makespan_ns=10,
+        peak_bytes=8,
+    )
+    assert faults(instance, schedule, draws=0) == []
+    tight = msgspec.structs.replace(instance, budget_bytes=11)
+    assert faults(tight, schedule, draws=0) == ["data: the live sum reached 12, the pool is 11"]
+
+
 def test_durations_are_drawn_in_many_ways(instance: Instance, schedule: Schedule) -> None:
     nominal = own_durations(instance, schedule)
     assert nominal == [5, 3, 5, 3, 5]

@@ -22,14 +22,18 @@ def figure_faults(bound: Binding, starts: list[int], ends: list[int]) -> list[Fa
     if schedule.makespan_ns != makespan:
         faults.append(Fault("figure", f"the makespan was {makespan}"))
     top = _top(bound, "device", starts, ends)
-    if schedule.memory_model == "divisible" and top > instance.pool_bytes:
-        faults.append(Fault("data", f"the live sum reached {top}, the pool is {instance.pool_bytes}"))
+    if schedule.memory_model == "divisible":
+        most = _largest_sum_in_order(bound, bound.layouts["device"], starts, ends)
+        if most > instance.pool_bytes:
+            faults.append(Fault("data", f"the live sum reached {most}, the pool is {instance.pool_bytes}"))
     if schedule.peak_bytes != instance.resident_bytes + top:
         faults.append(Fault("figure", f"the peak was {instance.resident_bytes + top}"))
     if instance.host_budget_bytes is not UNSET:
         top, budget = _top(bound, "host", starts, ends), instance.host_budget_bytes
-        if schedule.memory_model == "divisible" and top > budget:
-            faults.append(Fault("data", f"the copies on the host reached {top}, its budget is {budget}"))
+        if schedule.memory_model == "divisible":
+            most = _largest_sum_in_order(bound, bound.layouts["host"], starts, ends)
+            if most > budget:
+                faults.append(Fault("data", f"the copies on the host reached {most}, its budget is {budget}"))
         if schedule.host_peak_bytes not in (top, UNSET):
             faults.append(Fault("figure", f"the peak on the host was {top}"))
     return faults
@@ -64,3 +68,32 @@ def _largest_live_sum(bound: Binding, layout: Layout, starts: list[int], ends: l
         end = max(releases, default=max(ends, default=0))
         changes += [(begin, residence.bytes), (max(begin, end), -residence.bytes)]
     return max(accumulate((change for _, change in sorted(changes)), initial=0))
+
+
+def _largest_sum_in_order(bound: Binding, layout: Layout, starts: list[int], ends: list[int]) -> int:
+    """Return the largest sum of live bytes where starts and ends of an instant come one by one.
+
+    What takes time ends before anything starts; else the order is that of the list, and an operation without
+    time ends when it has started.
+    """
+    acquired: dict[int | None, int] = {}
+    freed: dict[int, list[int]] = {}
+    waits = [len(set(residence.released_after)) for residence in layout.residences]
+    for r, residence in enumerate(layout.residences):
+        acquired[layout.acquirer[r]] = acquired.get(layout.acquirer[r], 0) + residence.bytes
+        for other in set(residence.released_after):
+            freed.setdefault(bound.index[other], []).append(r)
+    moments = [(start, 1, i, 0) for i, start in enumerate(starts)]
+    moments += [
+        (end, 0 if start < end else 1, i, 1) for i, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
+    held = most = acquired.get(None, 0)
+    for _, _, i, is_end in sorted(moments):
+        if not is_end:
+            held += acquired.get(i, 0)
+        else:
+            for r in freed.get(i, ()):
+                waits[r] -= 1
+                held -= 0 if waits[r] else layout.residences[r].bytes
+        most = max(most, held)
+    return most
