@@ -17,6 +17,9 @@ from pathlib import Path
 PACKAGES = ("pebbler", "msgspec", "numba", "numpy", "ortools")
 """Packages that answers depend on; OR-Tools contains the solvers."""
 
+WRITTEN = ("docs/data", "docs/*.md", "docs/images", "paper/data", "paper/generated")
+"""What scripts of the repository write: runs that follow are still those of its revision."""
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -29,8 +32,8 @@ class Origin:
     python, packages
         Versions of Python and of the packages.
     revision
-        Revision of the working folder in version control, with ``-dirty`` if files differ from it; None
-        without version control.
+        Revision of the working folder in version control, with ``-dirty`` if files other than `WRITTEN`
+        differ from it; None without version control.
     """
 
     machine: str
@@ -111,8 +114,10 @@ def _told_by(file: str, key: str) -> str | None:
 
 
 def _revision() -> str | None:
+    changed = ["git", "diff", "--quiet", "HEAD", "--", ":/", *(f":(top,exclude){path}" for path in WRITTEN)]
     try:
-        command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        command = ["git", "describe", "--always", "--abbrev=12", "--exclude=*"]
+        revision = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return f"{revision}-dirty" if subprocess.run(changed, capture_output=True).returncode else revision
     except (OSError, subprocess.CalledProcessError):
         return None

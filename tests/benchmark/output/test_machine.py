@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +72,41 @@ def test_origins_are_told_in_a_line() -> None:
     found = Origin("a machine", "3.1", {"one": "1", "two": "2"}, "abc")
     assert str(found) == "a machine; Python 3.1, one 1, two 2, revision abc"
     assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d: {re.escape(str(origin()))}", made_here())
+
+
+def test_a_revision_is_dirty_if_its_code_is_changed_not_if_runs_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> str:
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+
+    def revision() -> str | None:
+        origin.cache_clear()
+        return origin().revision
+
+    written = tmp_path / "docs" / "data" / "runs.jsonl"
+    code, page = tmp_path / "docs" / "scripts" / "page.py", tmp_path / "docs" / "page.md"
+    for file in (written, code, page):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("1\n", encoding="utf-8")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "first")
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    clean = git("rev-parse", "--short=12", "HEAD").strip()
+    try:
+        written.write_text("2\n", encoding="utf-8")
+        page.write_text("2\n", encoding="utf-8")
+        assert revision() == clean
+        code.write_text("2\n", encoding="utf-8")
+        assert revision() == f"{clean}-dirty"
+        git("add", ".")
+        assert revision() == f"{clean}-dirty"
+    finally:
+        monkeypatch.undo()
+        origin.cache_clear()
 
 
 def test_peak_and_limit_of_a_process_are_its_own() -> None:
