@@ -14,7 +14,7 @@ import plots
 from pebbler.benchmark.output.series import MOST
 from pebbler.benchmark.report.exhibits import Exhibit, Table, percent
 from pebbler.benchmark.sweeps.evaluation import Evaluation, evaluate, solved
-from pebbler.benchmark.sweeps.jobs import Found
+from pebbler.benchmark.sweeps.jobs import Found, Setting
 from pebbler.benchmark.sweeps.results import Run
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.transforms import LINKS
@@ -116,6 +116,7 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
         kinds.setdefault(_kind(about.problem), []).append(key)
     facts = _facts_of(evaluation, [len(keys) for keys in budgets.values()])
     facts |= {f"{kind}/problems": str(len(kinds.get(kind, ()))) for kind in KINDS}
+    seconds = {name: _seconds(evaluation, setting) for setting, name in evaluation.settings.items()}
     for name, found in gaps.items():
         values = sorted(found.values())
         ended = sum(map(math.isfinite, values))
@@ -126,11 +127,13 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
                 percent(overall[name]),
                 percent(max([value for value in values if math.isfinite(value)], default=math.inf)),
                 f"{ended} of {len(values)}",
+                seconds[name],
             )
         )
         facts |= {
             f"{name}/median": percent(overall[name]),
-            f"{name}/worst": rows[-1][-2],
+            f"{name}/worst": rows[-1][-3],
+            f"{name}/seconds": seconds[name],
             f"{name}/solved": str(ended),
             f"{name}/tightest": percent(medians[name].get(order[-1])),
             f"{name}/loosest": percent(medians[name].get(order[0])),
@@ -147,7 +150,7 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
             facts |= {word: least, f"{word}/median": percent(overall[least])}
     facts |= _head_to_head(evaluation)
     columns = [f"{budget} (n={len(budgets[budget])})" for budget in order]
-    header = ("method", *columns, "all", "worst", "with a schedule")
+    header = ("method", *columns, "all", "worst", "with a schedule", "time")
     some = [name for name, found in medians.items() if any(map(math.isfinite, found.values()))]
     drawn = ([name for name in DRAWN if name in some] or list(gaps))[:MOST]
     exhibit = Exhibit(
@@ -156,7 +159,8 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
         caption="Median gap, (iteration - bound) / bound, from the best bound that any run of the problem "
         f"proved, here or in the core grid, for {len(evaluation.problems)} problems, by budget: a share of "
         "the peak without a limit, a multiple of the least budget M_min, or M_min and a share of what the "
-        "peak is above it; n problems have it. No schedule: half of them or more have none."
+        "peak is above it; n problems have it. No schedule: half of them or more have none. Time: of the "
+        "method, in the median."
         f"{'' if alike else ' Columns have different networks, so that no line joins them.'}"
         f"{f' *: {PLANNERS}' if planners else ''}",
         table=Table(header, tuple(rows)),
@@ -190,6 +194,12 @@ def _facts_of(evaluation: Evaluation, columns: Sequence[int]) -> dict[str, str]:
         "least-tasks": str(min(tasks)),
         "most-tasks": str(max(tasks)),
     }
+
+
+def _seconds(evaluation: Evaluation, setting: Setting) -> str:
+    """How long a method takes, in the median of its runs; nothing if no run says so."""
+    took = [run.found.solve_seconds for run in evaluation.of(setting) if run.found.solve_seconds is not None]
+    return f"{median(took):.2g} s" if took else ""
 
 
 def _head_to_head(evaluation: Evaluation) -> dict[str, str]:

@@ -57,6 +57,8 @@ def made(
 def test_gaps_are_by_budget_and_from_the_best_bound_of_any_file() -> None:
     budgets = {"1.05xMmin": 300, "100%": 110, "50%": 150}
     runs = [made(f"net/8/K40/{budget}", "rule", time, 100) for budget, time in budgets.items()]
+    for i, took in enumerate((0.5, 0.02, 0.01)):
+        runs[i] = replace(runs[i], found=replace(runs[i].found, solve_seconds=took))
     others = [made("net/8/K40/1.05xMmin", "flow", 220, 200)]
     finding = gaps_by_budget(with_bounds(runs, others))
     assert finding.exhibit.table.header == (
@@ -67,9 +69,11 @@ def test_gaps_are_by_budget_and_from_the_best_bound_of_any_file() -> None:
         "all",
         "worst",
         "with a schedule",
+        "time",
     )
-    ((name, *gaps, solved),) = finding.exhibit.table.rows
+    ((name, *gaps, solved, time),) = finding.exhibit.table.rows
     assert (name, gaps, solved) == ("rule", ["10.00%", "50.00%", "50.00%", "50.00%", "50.00%"], "3 of 3")
+    assert time == finding.facts["rule/seconds"] == "0.02 s"
     assert finding.facts["rule/tightest"] == "50.00%"
     told = {word: finding.facts[word] for word in ("problems", "networks", "budgets", "least-n", "best")}
     assert told == {"problems": "3", "networks": "1", "budgets": "3", "least-n": "1", "best": "rule"}
@@ -123,8 +127,8 @@ def test_method_without_schedules_has_no_gap() -> None:
     runs = [made("net/8/K40/50%", "rule", None, 100, "unknown"), made("net/8/K40/50%", "search", 100, 100)]
     finding = gaps_by_budget(with_bounds(runs, []))
     rows = {row[0]: row[1:] for row in finding.exhibit.table.rows}
-    assert rows["rule"] == ("no schedule", "no schedule", "no schedule", "0 of 1")
-    assert rows["search"] == ("0.00%", "0.00%", "0.00%", "1 of 1")
+    assert rows["rule"] == ("no schedule", "no schedule", "no schedule", "0 of 1", "")
+    assert rows["search"] == ("0.00%", "0.00%", "0.00%", "1 of 1", "")
 
 
 def test_each_set_of_decisions_has_the_best_of_its_sub_batches() -> None:
