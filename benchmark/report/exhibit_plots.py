@@ -127,8 +127,9 @@ def draw_profile(
     end = 1.5 * max(most - 1, 10 * _LINEAR)
     for i, (name, look) in enumerate(looks(list(ratios), leading)):
         some = ratios[name]
-        xs = [0.0, *(ratio - 1 for ratio in some), end]
-        ys = [sum(one <= 1.0 for one in some), *range(1, len(some) + 1), len(some)]
+        first = sum(one <= 1.0 for one in some)
+        xs = [0.0, *(ratio - 1 for ratio in some[first:]), end]
+        ys = [first, *range(first + 1, len(some) + 1), len(some)]
         shares = [y / max(problems, 1) for y in ys]
         axes.step(xs, shares, where="post", markevery=sparse(i), **look)
     gap_axis(axes, "x")

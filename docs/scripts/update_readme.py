@@ -35,6 +35,8 @@ PAGES = {
     "memonger-rule": "comparators.md",
     "superneurons-rule": "comparators.md",
     "save-on-cpu-rule": "comparators.md",
+    "torch-memory-budget": "production.md",
+    "deepcompile-offload": "production.md",
     "network-wide": "papers-vdnn.md",
 }
 """The methods of the table, which the study has run, and the page of each."""
@@ -67,11 +69,12 @@ def methods(study: str) -> str:
     """The table of methods with the figures of the study's page, the least gap first."""
     table = study.split("<!-- begin gaps -->")[1].split("<!-- end gaps -->")[0]
     found: list[tuple[float, list[str]]] = []
-    for line in table.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    columns = next(cells for cells in lines if cells[0] == "method")
+    for cells in lines:
         name, _, own = cells[0].partition(" ")
         if name in PAGES:
-            median, scheduled = cells[-3], cells[-1]
+            median, scheduled = (cells[columns.index(word)] for word in ("all", "with a schedule"))
             info = pebbler.find_method(name)
             link = f"[`{name}`](docs/{PAGES[name]})" + (r" \*" if own else "")
             row = [link, info.summary, info.source, median, scheduled]

@@ -149,7 +149,8 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
             least = min(names, key=lambda name: overall[name])
             facts |= {word: least, f"{word}/median": percent(overall[least])}
     facts |= _head_to_head(evaluation)
-    columns = [f"{budget} (n={len(budgets[budget])})" for budget in order]
+    columns = [budget if alike else f"{budget} (n={len(budgets[budget])})" for budget in order]
+    n = f"(n={len(budgets[order[0]])} for each budget)" if alike else "(n for each budget)"
     header = ("method", *columns, "all", "worst", "with a schedule", "time")
     some = [name for name, found in medians.items() if any(map(math.isfinite, found.values()))]
     drawn = ([name for name in DRAWN if name in some] or list(gaps))[:MOST]
@@ -159,8 +160,8 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
         caption="Median gap, (iteration - bound) / bound, from the best bound that any run of the problem "
         f"proved, here or in the core grid, for {len(evaluation.problems)} problems, by budget: a share of "
         "the peak without a limit, a multiple of the least budget M_min, or M_min and a share of what the "
-        "peak is above it; n problems have it. No schedule: half of them or more have none. Time: of the "
-        "method, in the median."
+        f"peak is above it {n}. No schedule: half of its problems or more have none. Time: of the method, "
+        "in the median."
         f"{'' if alike else ' Columns have different networks, so that no line joins them.'}"
         f"{f' *: {PLANNERS}' if planners else ''}",
         table=Table(header, tuple(rows)),
@@ -174,8 +175,8 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
         ),
     )
     short = (
-        f"Median gap from the best bound; the table has all methods. {'' if alike else _UNLIKE}"
-        "Nothing is drawn where half of the n problems have no schedule."
+        f"Median gap from the best bound {n}; the table has all methods. {'' if alike else _UNLIKE}"
+        "Nothing is drawn where half of the problems have no schedule."
     )
     return Finding(exhibit, evaluation.runs, short, facts)
 
@@ -203,17 +204,24 @@ def _seconds(evaluation: Evaluation, setting: Setting) -> str:
 
 
 def _head_to_head(evaluation: Evaluation) -> dict[str, str]:
-    """On how many problems local search is shorter than FLOW, longer, or as long."""
+    """On how many problems a search is shorter than FLOW, longer, or as long, and by how much in the median.
+
+    Local search alone has only copies, as FLOW has; the other one may run tasks again.
+    """
     times = {name: evaluation.times(setting) for setting, name in evaluation.settings.items()}
-    if not {"local-search", "flow"} <= times.keys():
-        return {}
-    one, other = times["local-search"], times["flow"]
-    both = one.keys() & other.keys()
-    return {
-        "local-search/shorter": str(sum(one[key] < other[key] for key in both)),
-        "flow/shorter": str(sum(other[key] < one[key] for key in both)),
-        "flow/equal": str(sum(other[key] == one[key] for key in both)),
-    }
+    facts: dict[str, str] = {}
+    for name in ("local-search", "flow-recompute"):
+        if {name, "flow"} <= times.keys():
+            one, other = times[name], times["flow"]
+            both = one.keys() & other.keys()
+            ratios = [one[key] / other[key] for key in both if math.isfinite(max(one[key], other[key]))]
+            facts |= {
+                f"{name}/shorter": str(sum(one[key] < other[key] for key in both)),
+                f"{name}/longer": str(sum(one[key] > other[key] for key in both)),
+                f"{name}/equal": str(sum(one[key] == other[key] for key in both)),
+                f"{name}/saved": percent(1 - median(ratios)) if ratios else "",
+            }
+    return facts
 
 
 def _kind(name: str) -> str:

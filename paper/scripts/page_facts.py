@@ -29,24 +29,7 @@ class Fact:
         return pages.cell(self.page, self.row, self.column, self.mark).split(",")[0]
 
 
-def _core_grid() -> dict[str, Fact]:
-    columns = {
-        "cells": "cells",
-        "within": "within target",
-        "median": "median",
-        "most": "90 % of the cells",
-        "worst": "worst",
-    }
-    return {
-        f"core/{memory}/{name}": Fact("core-grid", memory, column, "core-grid")
-        for memory in ("contiguous", "paged")
-        for name, column in columns.items()
-    }
-
-
 FACTS = {
-    **_core_grid(),
-    "windows/gap": Fact("core-grid", "vgg416/32/V100/1.05xMmin", "paged", "core-grid"),
     **{
         f"gpus/{budget}": Fact(
             "several-gpus",
@@ -155,11 +138,27 @@ def read_facts(pages: Pages) -> dict[str, str]:
     """Return every number that the text takes from pages, by name."""
     return {
         **{name: fact.read(pages) for name, fact in FACTS.items()},
+        **_suite(pages),
         **_production(pages),
         **_link(pages),
         **_steady(pages),
         **_several_gpus(pages),
         **_torch(pages),
+    }
+
+
+def _suite(pages: Pages) -> dict[str, str]:
+    """How many instances of the suite to compete on are closed, in a minute or at all, and the worst gap."""
+    header, *rows = pages.rows("suite-2026", "classes")
+    *kinds, total = rows
+    easy, hard, unproven = (int(total[header.index(word)] or 0) for word in ("easy", "hard", "open"))
+    gaps = filter(math.isfinite, _column(header, kinds, "greatest gap"))
+    return {
+        "suite/kinds": str(len(kinds)),
+        "suite/instances": str(easy + hard + unproven),
+        "suite/easy": str(easy),
+        "suite/open": str(unproven),
+        "suite/worst": percent(max(gaps)),
     }
 
 

@@ -63,9 +63,9 @@ def test_gaps_are_by_budget_and_from_the_best_bound_of_any_file() -> None:
     finding = gaps_by_budget(with_bounds(runs, others))
     assert finding.exhibit.table.header == (
         "method",
-        "100% (n=1)",
-        "50% (n=1)",
-        "1.05xMmin (n=1)",
+        "100%",
+        "50%",
+        "1.05xMmin",
         "all",
         "worst",
         "with a schedule",
@@ -88,8 +88,12 @@ def test_columns_with_other_problems_are_not_joined() -> None:
     assert finding.facts["modnn/step"] == "20.00%"
     assert _lines(finding) == {"None"}
     assert "no line joins them" in finding.exhibit.caption
+    assert "(n for each budget)" in finding.short
     alike = gaps_by_budget(with_bounds(runs[:4], []))
     assert _lines(alike) == {"-"}
+    assert alike.exhibit.table.header[1:3] == ("Mmin+50%", "Mmin+2%")
+    assert "(n=1 for each budget)" in alike.exhibit.caption
+    assert "(n=1 for each budget)" in alike.short
     assert "no line joins them" not in alike.exhibit.caption
 
 
@@ -109,8 +113,11 @@ def test_searches_are_compared_and_rules_have_a_best_of_their_own() -> None:
         for budget, time in zip(("50%", "30%"), some, strict=True)
     ]
     facts = gaps_by_budget(with_bounds(runs, [])).facts
-    told = ("best", "best/median", "best-rule", "local-search/shorter", "flow/shorter", "flow/equal")
-    assert [facts[word] for word in told] == ["local-search", "5.00%", "modnn", "1", "1", "0"]
+    told = ("best", "best/median", "best-rule")
+    assert [facts[word] for word in told] == ["local-search", "5.00%", "modnn"]
+    versus = ("shorter", "longer", "equal", "saved")
+    assert [facts[f"local-search/{word}"] for word in versus] == ["1", "1", "0", "1.46%"]
+    assert "flow-recompute/shorter" not in facts
 
 
 def test_planner_is_marked_and_has_its_own_bound() -> None:

@@ -124,7 +124,6 @@ def test_committed_numbers_and_page_are_of_the_committed_data(
     assert page.read_bytes() == (root / "docs" / "study.md").read_bytes()
 
 
-@pytest.mark.xfail(strict=True, reason="the committed runs are of cost model 1, as docs/study.md says")
 def test_committed_runs_are_of_the_committed_gaps(root: Path) -> None:
     what = plan(root / "paper")
     made = {run.about.problem_sha256 for run in read_latest(what.data("gaps"))}

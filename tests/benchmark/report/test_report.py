@@ -389,6 +389,13 @@ def test_profile_spreads_the_winners_that_crowd_at_one(evaluation: Evaluation) -
     assert axes.get_xlim()[0] == 0
 
 
+def test_a_profile_begins_with_all_its_winners(many: Evaluation) -> None:
+    for line in lines_of(drawn(performance_profile(many))):
+        steps = data_of(line)
+        assert [x for x, _ in steps].count(0) == 1
+        assert sorted(steps) == steps
+
+
 @pytest.mark.parametrize(("longest", "scale"), [(250, "linear"), (400, "log")])
 def test_times_have_a_logarithmic_axis_where_they_differ_much(longest: int, scale: str) -> None:
     runs = []
