@@ -176,7 +176,8 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
         ),
     )
     short = (
-        f"Median gap from the best bound {n}; the table has all methods. {'' if alike else _UNLIKE}"
+        f"Median gap from the best bound {n}{'; *: of an instance of its own' if planners else ''}. "
+        f"{'' if alike else _UNLIKE}"
         "Nothing is drawn where half of the problems have no schedule."
     )
     return Finding(exhibit, evaluation.runs, short, facts)
