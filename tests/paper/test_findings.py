@@ -118,6 +118,23 @@ def test_searches_are_compared_and_rules_have_a_best_of_their_own() -> None:
     versus = ("shorter", "longer", "equal", "saved")
     assert [facts[f"local-search/{word}"] for word in versus] == ["1", "1", "0", "1.46%"]
     assert "flow-recompute/shorter" not in facts
+    assert facts["local-search/lost"] == "1.85%"
+    assert (facts["local-search/behind-rules"], facts["modnn/loosest-worst"]) == ("0", "30.00%")
+
+
+def test_what_proves_a_bound_is_counted_and_a_rule_may_be_ahead_of_a_search() -> None:
+    runs = [
+        made("net/8/K40/50%", "modnn", 100, 90),
+        made("net/8/K40/50%", "flow", 105, 100),
+        made("net/8/K40/50%", "flow-recompute", 120, 80),
+    ]
+    model = replace(runs[1].found, bound_by="flow-milp-highs", certified=False)
+    runs[1] = replace(runs[1], found=model)
+    facts = gaps_by_budget(with_bounds(runs, [])).facts
+    told = ("by-flow", "by-flow/cnn", "by-flow/step", "by-single-peak", "by-word")
+    assert [facts[f"flow/{word}"] for word in told] == ["1", "1", "0", "0", "1"]
+    told = ("longer", "lost", "behind-rules", "behind-rules/most")
+    assert [facts[f"flow-recompute/{word}"] for word in told] == ["1", "14.29%", "1", "20.00%"]
 
 
 def test_planner_is_marked_and_has_its_own_bound() -> None:

@@ -131,7 +131,11 @@ CLAIMS = {
     "production/best-rule": "torchtitan-budget",
     "adversary/contradictions": "0",
     "checker/silent": "0",
+    "gaps/flow-recompute/by-compute/step": "40",
+    "gaps/step/problems": "40",
     "links/proven": "2",
+    "parts/below": "5",
+    "parts/by-word": "5",
 }
 """What sentences of the text say in words; where a number changes, so must they."""
 
