@@ -88,8 +88,8 @@ def with_bounds(runs: Sequence[Run], others: Sequence[Run]) -> Evaluation:
 def gaps_by_budget(evaluation: Evaluation) -> Finding:
     """Gap of every method at each budget: how far from optimal, and where it matters.
 
-    A column has the problems of its budget, and says how many. A line joins columns only where all of them
-    have the same networks, batches and devices.
+    A column has the problems of its budget, and says how many if not all have the same networks, batches and
+    devices. A line joins columns only where they have.
     """
     budgets: dict[str, list[str]] = {}
     for key, about in evaluation.problems.items():

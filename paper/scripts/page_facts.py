@@ -148,7 +148,7 @@ def read_facts(pages: Pages) -> dict[str, str]:
 
 
 def _suite(pages: Pages) -> dict[str, str]:
-    """How many instances of the suite to compete on are closed, in a minute or at all, and the worst gap."""
+    """How many instances of the suite are closed in a minute, how many are open, and the worst gap."""
     header, *rows = pages.rows("suite-2026", "classes")
     *kinds, total = rows
     easy, hard, unproven = (int(total[header.index(word)] or 0) for word in ("easy", "hard", "open"))
