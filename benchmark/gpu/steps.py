@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from ...instances.errors import BudgetError
 from ...instances.files import read_instance
 from ...solver.solve import solve
 from ...validate.schedule import write_schedule
@@ -124,7 +125,11 @@ def runs(study: Study) -> Iterator[Unit]:
 
 def solve_step(source: Path, method: str, schedule: Path, target: Path) -> None:
     """Solve the instance of a step, and write the result, with a schedule if there is one."""
-    result = solve(read_instance(source), method, time_limit=_SOLVE_SECONDS)
+    try:
+        result = solve(read_instance(source), method, time_limit=_SOLVE_SECONDS)
+    except BudgetError as error:
+        write(target, {"status": "infeasible", "stopped_by": str(error), "makespan_ns": None})
+        return
     if result.schedule is not None:
         write_schedule(result.schedule, schedule)
     write(target, result.as_dict())

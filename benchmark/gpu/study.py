@@ -32,7 +32,17 @@ NETWORKS = (("alexnet", 128), ("vgg16", 128), ("resnet50", 128))
 SMOKE_NETWORKS = (("lenet", 8), ("cifar10_quick", 4), ("resnet56:depth=8", 2))
 """Networks of the smoke test, each with its batch."""
 
-STEPS = (("pebbler.benchmark.gpu.torch_models:gpt2", 8), ("pebbler.benchmark.gpu.torch_models:resnet50", 64))
+STEPS = tuple(
+    (f"pebbler.benchmark.gpu.torch_models:{name}", batch)
+    for name, batch in (
+        ("gpt2", 8),
+        ("resnet50", 64),
+        ("llama", 4),
+        ("vit_b", 64),
+        ("unet", 16),
+        ("lstm", 64),
+    )
+)
 """Models of whole training steps, each a function and its batch."""
 
 SHARES = (75, 50)

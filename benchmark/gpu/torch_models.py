@@ -1,11 +1,12 @@
 """Models in plain torch, from their definitions only, as examples and tests for ``--torch``.
 
-``gpt2``, ``resnet50`` and ``vit_l`` take a batch size and return ``(module, step, inputs)``.
+Functions such as ``gpt2`` and ``resnet50`` take a batch size and return ``(module, step, inputs)``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -129,16 +130,150 @@ class VisionTransformer(nn.Module):
         return self.head(self.norm(self.blocks(x))[:, 0])
 
 
-class Recomputed(nn.Module):
-    """A block whose feature maps are computed again in the backward pass (Chen et al. 2016)."""
+class RootMeanSquare(nn.Module):
+    """A division by the root mean square, written out as in transformers (Zhang and Sennrich 2019)."""
 
-    def __init__(self, block: nn.Module) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.block = block
+        self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the block's output."""
-        return checkpoint(self.block, x, use_reentrant=False)
+        """Return vectors of the same shape."""
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+class LlamaBlock(nn.Module):
+    """Rotary positions, keys and values for groups of heads, a gated MLP (Grattafiori et al. 2024)."""
+
+    def __init__(self, width: int, hidden: int, heads: int, groups: int) -> None:
+        super().__init__()
+        self.size = width // heads
+        self.shared = heads // groups
+        keys = groups * self.size
+        self.norm1, self.norm2 = RootMeanSquare(width), RootMeanSquare(width)
+        self.query, self.key, self.value, self.project = (
+            nn.Linear(width, outputs, bias=False) for outputs in (width, keys, keys, width)
+        )
+        self.gate, self.up = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """Return vectors of the same shape; cos and sin have a row a token."""
+        batch, tokens, _ = x.shape
+        y = self.norm1(x)
+        query, key, value = (
+            layer(y).view(batch, tokens, -1, self.size).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        query, key = (part * cos + self._half_turned(part) * sin for part in (query, key))
+        key, value = (self._repeated(part) for part in (key, value))
+        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.project(seen.transpose(1, 2).reshape(batch, tokens, -1))
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+    @staticmethod
+    def _half_turned(x: torch.Tensor) -> torch.Tensor:
+        half = x.shape[-1] // 2
+        return torch.cat((-x[..., half:], x[..., :half]), -1)
+
+    def _repeated(self, x: torch.Tensor) -> torch.Tensor:
+        batch, groups, tokens, size = x.shape
+        return x[:, :, None].expand(batch, groups, self.shared, tokens, size).reshape(batch, -1, tokens, size)
+
+
+class Llama(nn.Module):
+    """Blocks of Llama between an embedding and a product with weights of its own."""
+
+    def __init__(
+        self, words: int, tokens: int, width: int, hidden: int, depth: int, heads: int, groups: int
+    ) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.blocks = nn.ModuleList(LlamaBlock(width, hidden, heads, groups) for _ in range(depth))
+        self.norm = RootMeanSquare(width)
+        self.head = nn.Linear(width, words, bias=False)
+        size = width // heads
+        speed = 10000.0 ** (-torch.arange(0, size, 2) / size)
+        angles = torch.arange(tokens)[:, None] * torch.cat((speed, speed))
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return a score for every next word; shapes (batch, tokens) and (batch, tokens, words)."""
+        x = self.words(tokens)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return self.head(self.norm(x))
+
+
+class Unet(nn.Module):
+    """Levels with two convolutions each on both ways (Ronneberger et al. 2015), with group norm and SiLU."""
+
+    def __init__(self, channels: int, levels: int) -> None:
+        super().__init__()
+        widths = [channels << level for level in range(levels)]
+        self.down = nn.ModuleList(
+            self._two(before, after) for before, after in zip([3, *widths], widths, strict=False)
+        )
+        self.middle = self._two(widths[-1], 2 * widths[-1])
+        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * width, width, 2, 2) for width in reversed(widths))
+        self.joined = nn.ModuleList(self._two(2 * width, width) for width in reversed(widths))
+        self.last = nn.Conv2d(channels, 1, 1)
+
+    @staticmethod
+    def _two(before: int, after: int) -> nn.Module:
+        layers: list[nn.Module] = []
+        for width in (before, after):
+            layers += [nn.Conv2d(width, after, 3, padding=1), nn.GroupNorm(4, after), nn.SiLU()]
+        return nn.Sequential(*layers)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return one map an image; shapes (batch, 3, side, side) and (batch, 1, side, side)."""
+        x, left = images, []
+        for down in self.down:
+            left.append(down(x))
+            x = F.max_pool2d(left[-1], 2)
+        x = self.middle(x)
+        for up, joined in zip(self.up, self.joined, strict=True):
+            x = joined(torch.cat((up(x), left.pop()), 1))
+        return self.last(x)
+
+
+class Lstm(nn.Module):
+    """A language model of recurrent layers with dropout behind each (Zaremba et al. 2014).
+
+    Each layer is a module of its own, and so an operator: one for all layers needs the memory of all at once.
+    """
+
+    def __init__(self, words: int, width: int, depth: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.layers = nn.ModuleList(nn.LSTM(width, width) for _ in range(depth))
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(width, words)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return a score for every next word; shapes (batch, tokens) and (batch, tokens, words)."""
+        x = self.words(tokens).transpose(0, 1)
+        # In 16 bits, oneDNN has such layers on some processors only, and torch asks for them on all.
+        in_half = torch.is_autocast_enabled("cpu")
+        with torch.backends.mkldnn.flags(enabled=False) if in_half else nullcontext():
+            for layer in self.layers:
+                x = self.dropout(layer(x)[0])
+        return self.head(x.transpose(0, 1))
+
+
+class Recomputed(nn.Module):
+    """A part whose feature maps are computed again in the backward pass (Chen et al. 2016)."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, *given: torch.Tensor) -> torch.Tensor:
+        """Return the part's output."""
+        return checkpoint(self.part, *given, use_reentrant=False)
 
 
 def gpt2(batch: int) -> Made:
@@ -151,9 +286,29 @@ def resnet50(batch: int) -> Made:
     return image_step(ResNet((3, 4, 6, 3), 64, 1000), batch, 224)
 
 
+def llama(batch: int) -> Made:
+    """Four blocks as those of Llama 3.2 1B between 32000 words, on 1024 tokens."""
+    return language_step(Llama(32000, 1024, 2048, 8192, 4, 32, 8), batch, 1024)
+
+
+def vit_b(batch: int) -> Made:
+    """ViT-B/16 on 224 x 224 pixels."""
+    return image_step(VisionTransformer(224, 768, 12, 12, 1000), batch, 224)
+
+
 def vit_l(batch: int) -> Made:
     """ViT-L/16 on 224 x 224 pixels."""
     return image_step(VisionTransformer(224, 1024, 24, 16, 1000), batch, 224)
+
+
+def unet(batch: int) -> Made:
+    """A U-Net of three levels from 32 channels on, on 512 x 512 pixels."""
+    return mask_step(Unet(32, 3), batch, 512)
+
+
+def lstm(batch: int) -> Made:
+    """Four recurrent layers of 1024 units between 10000 words, on 256 tokens, without dropout."""
+    return language_step(Lstm(10000, 1024, 4), batch, 256)
 
 
 def small_gpt(batch: int) -> Made:
@@ -202,3 +357,12 @@ def image_step(module: nn.Module, batch: int, side: int) -> Made:
         return F.cross_entropy(module(images), classes)
 
     return module, step, (torch.zeros(batch, 3, side, side), torch.zeros(batch, dtype=torch.long))
+
+
+def mask_step(module: nn.Module, batch: int, side: int) -> Made:
+    """Say for every pixel of a batch of images whether it belongs to something."""
+
+    def step(images: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return F.binary_cross_entropy_with_logits(module(images), mask)
+
+    return module, step, (torch.zeros(batch, 3, side, side), torch.zeros(batch, 1, side, side))

@@ -23,6 +23,7 @@ from ...instances.importers.torch_record_file import read_record, write_record
 from ...instances.importers.torch_step.devices import device_of
 from ...instances.importers.torch_step.instance import Lasting, step_instance
 from ...instances.importers.torch_step.memory import ALIGNMENT, bytes_of
+from ...instances.importers.torch_step.record import StepRecord
 from ...instances.importers.torch_step.steps import record_made
 from ...instances.importers.torch_workload import find_step
 from ...instances.instance import Instance
@@ -187,6 +188,7 @@ def _check_kept(gpu: Gpu) -> str | None:
         place = backend.allocate(4)
         there = bytes_of(gpu.storage_at(place, 4))
         first, second = backend.stream("compute"), backend.stream("d2h")
+        there.add_(0).mul_(1)  # CUDA loads a kernel when it is first launched, and waits for all work then
         with backend.keeping() as work:
             first.fill(place, 4)
             began = first.record()
@@ -413,10 +415,11 @@ def run_one(
     record, instance = read_record(files["record"]), read_instance(source)
     planned = PlannedStep(record, instance, read_schedule(schedule, instance))
     trial = attempt_step(planned, maker(spec, DEVICE), batch, repeat=repeat)
+    make = maker(spec, DEVICE if _has_shared_memory(record) else "cpu")
     gc.collect()
-    times, peak = _measured(planned, maker(spec, "cpu"), batch, repeat, restore=True)
+    times, peak = _measured(planned, make, batch, repeat, restore=True)
     gc.collect()
-    unsafe, _ = _measured(planned, maker(spec, "cpu"), batch, repeat, restore=False)
+    unsafe, _ = _measured(planned, make, batch, repeat, restore=False)
     found = as_dict(trial, operations=True) | {
         "right": trial.right,
         "times_ns": times,
@@ -430,12 +433,18 @@ def run_one(
     return f"a step by the plan differs from eager torch's by {trial.max_abs_error:.3g} at most"
 
 
+def _has_shared_memory(record: StepRecord) -> bool:
+    """Whether parameters lie in one memory, as the weights of recurrent layers do on a GPU alone."""
+    return any(at.offset for name, at in record.tensors.items() if name.role == "parameter")
+
+
 def _measured(
     planned: PlannedStep, make: Callable[[int], tuple[Any, ...]], batch: int, repeat: int, *, restore: bool
 ) -> tuple[list[int], int]:
-    """Return the times of whole steps, and the allocator's peak; the model begins on the CPU."""
+    """Return the times of whole steps, and the allocator's peak, with what of the model is there before."""
     device = device_of(planned.record.device)
-    module, _, inputs, optimizer = make(batch)
+    with device.allocations() as model:
+        module, _, inputs, optimizer = make(batch)
     times = []
     with ExitStack() as closing, device.allocations() as memory:  # without what the model gets at the end
         step = closing.enter_context(StepExecutor([planned], module, optimizer, restore=restore))
@@ -444,7 +453,7 @@ def _measured(
             step(*inputs)
             if index:
                 times.append(time.perf_counter_ns() - begin)
-    return times, memory.peak_bytes
+    return times, model.kept_bytes + memory.peak_bytes
 
 
 def train_one(
@@ -519,11 +528,21 @@ def _trained(
 
 
 def checkpoint_blocks(module: torch.nn.Module) -> None:
-    """Let the parts of a model's longest sequence each be computed again in the backward pass."""
-    sequences = [part for part in module.modules() if isinstance(part, torch.nn.Sequential)]
-    if not sequences:
-        raise PebblerError("the model has no torch.nn.Sequential, whose parts could be checkpoints")
-    longest = max(sequences, key=len)
-    for index, block in enumerate(list(longest)):
-        if any(True for _ in block.parameters()):
-            longest[index] = Recomputed(block)
+    """Let the parts of a model's sequences and lists each be computed again in the backward pass.
+
+    Of one within another, the outer one counts; a model without any is one itself.
+    """
+    lists = (torch.nn.Sequential, torch.nn.ModuleList)
+
+    def outermost(part: torch.nn.Module) -> Iterator[torch.nn.Module]:
+        for child in part.children():
+            if isinstance(child, lists):
+                yield child
+            else:
+                yield from outermost(child)
+
+    found = [module] if isinstance(module, lists) else list(outermost(module)) or [module]
+    for sequence in found:
+        for name, part in list(sequence.named_children()):
+            if any(True for _ in part.parameters()):
+                setattr(sequence, name, Recomputed(part))

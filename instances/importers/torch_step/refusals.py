@@ -90,7 +90,7 @@ def require_replayable(overload: Any, types: Any, args: tuple[Any, ...]) -> None
     masked = name in _INDEX and any(_is_mask(one) for one in args[1])
     if masked or (torch.Tag.dynamic_output_shape in overload.tags and name not in _INDEX):
         raise StepError(_SHAPE)
-    if name in ("aten::set_", "aten::resize_"):
+    if name == "aten::resize_" or (name == "aten::set_" and args[0].untyped_storage().nbytes()):
         raise StepError(
             f"it gives a tensor other memory by {name.removeprefix('aten::')}; write into it with copy_"
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import json
@@ -13,11 +14,15 @@ from ...extras import needs_torch, single_precision
 
 torch = needs_torch()
 
-from pebbler.benchmark.gpu import torch_steps  # noqa: E402
+from pebbler.benchmark.gpu import torch_models, torch_steps  # noqa: E402
 from pebbler.benchmark.gpu.page import tables  # noqa: E402
-from pebbler.benchmark.gpu.steps import WAYS, in_torch, plans, records, runs  # noqa: E402
+from pebbler.benchmark.gpu.stages import is_settled  # noqa: E402
+from pebbler.benchmark.gpu.steps import WAYS, in_torch, plans, records, runs, solve_step  # noqa: E402
 from pebbler.benchmark.gpu.study import STEP_METHODS, Study  # noqa: E402
+from pebbler.instances.files import write_instance  # noqa: E402
 from pebbler.instances.importers.torch_step import devices  # noqa: E402
+from pebbler.instances.memory import with_budget  # noqa: E402
+from pebbler.instances.workload import Workload  # noqa: E402
 from pebbler.validate.execution.torch import gpu as backends  # noqa: E402
 
 from ...validate.execution.torch_steps.fake_gpu import FakeGpu, FakeVirtualMemory  # noqa: E402
@@ -64,6 +69,37 @@ def test_a_step_is_recorded_planned_run_and_compared_with_torch(tmp_path: Path) 
         assert f"| wide, batch 2 | 80% | torch, {way} |" in text
     assert "| wide, batch 2 | 80% | modnn |" in text
     assert "| copies through pinned memory bring the same bytes back | yes |" in text
+
+
+def test_a_budget_under_the_least_one_is_a_result(tmp_path: Path) -> None:
+    source, schedule, target = (tmp_path / name for name in ("instance.json", "schedule.json", "solve.json"))
+    write_instance(with_budget(Workload("lenet", 2, "k40").instance("1.2xMmin"), 4096), source)
+    solve_step(source, "modnn", schedule, target)
+    assert "is under the minimum of" in json.decode(target.read_bytes())["stopped_by"]
+    assert is_settled(target, tmp_path / "run.json")
+    assert not schedule.exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "wanted"),
+    [
+        (lambda: torch_models.Unet(4, 2), (1, 3, 8, 8), ["down.0", "down.1", "joined.0", "joined.1"]),
+        (lambda: torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), (2, 4), ["0"]),
+        (lambda: torch.nn.Bilinear(4, 4, 2), None, []),
+    ],
+)
+def test_parts_of_the_outermost_lists_become_checkpoints(
+    make: Callable[[], Any], inputs: tuple[int, ...] | None, wanted: list[str]
+) -> None:
+    module = make()
+    given = None if inputs is None else torch.randn(inputs)
+    before = None if given is None else module(given)
+    torch_steps.checkpoint_blocks(module)
+    found = [name for name, part in module.named_modules() if isinstance(part, torch_models.Recomputed)]
+    assert {*wanted} <= {*found}
+    assert all("part" not in name for name in found), "none is within another one"
+    if given is not None:
+        assert torch.equal(module(given), before)
 
 
 def test_what_compiles_comes_after_all_else(tmp_path: Path) -> None:

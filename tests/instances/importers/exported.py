@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import nn
 
-from pebbler.benchmark.gpu.torch_models import Gpt, VisionTransformer
+from pebbler.benchmark.gpu.torch_models import Gpt, Llama, VisionTransformer
 
 FOLDER = Path(__file__).parents[2] / "data" / "onnx"
 SMALL = 16
@@ -90,81 +90,6 @@ class Gated(nn.Module):
         return x + self.narrow(F.gelu(gate, approximate="tanh") * rest)
 
 
-class RootMeanSquare(nn.Module):
-    """A division by the root mean square, written out as in transformers."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return vectors of the same shape."""
-        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
-
-
-class LlamaBlock(nn.Module):
-    """Rotary positions, keys and values for groups of heads, a gated MLP (Grattafiori et al. 2024)."""
-
-    heads, groups, size = 4, 2, 8
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        keys = self.groups * self.size
-        self.norm1, self.norm2 = RootMeanSquare(width), RootMeanSquare(width)
-        self.query, self.key, self.value, self.project = (
-            nn.Linear(width, outputs, bias=False) for outputs in (width, keys, keys, width)
-        )
-        self.gate, self.up = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
-        self.down = nn.Linear(hidden, width, bias=False)
-
-    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """Return vectors of the same shape; cos and sin have a row a token."""
-        batch, tokens, _ = x.shape
-        y = self.norm1(x)
-        query, key, value = (
-            layer(y).view(batch, tokens, -1, self.size).transpose(1, 2)
-            for layer in (self.query, self.key, self.value)
-        )
-        query, key = (part * cos + self._half_turned(part) * sin for part in (query, key))
-        key, value = (self._repeated(part) for part in (key, value))
-        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.project(seen.transpose(1, 2).reshape(batch, tokens, -1))
-        y = self.norm2(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
-
-    @staticmethod
-    def _half_turned(x: torch.Tensor) -> torch.Tensor:
-        half = x.shape[-1] // 2
-        return torch.cat((-x[..., half:], x[..., :half]), -1)
-
-    def _repeated(self, x: torch.Tensor) -> torch.Tensor:
-        batch, groups, tokens, size = x.shape
-        times = self.heads // groups
-        return x[:, :, None].expand(batch, groups, times, tokens, size).reshape(batch, -1, tokens, size)
-
-
-class Llama(nn.Module):
-    """Two blocks between an embedding and a product with weights of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(100, 32)
-        self.blocks = nn.ModuleList(LlamaBlock(32, 64) for _ in range(2))
-        self.norm = RootMeanSquare(32)
-        self.head = nn.Linear(32, 100, bias=False)
-        speed = 10000.0 ** (-torch.arange(0, 8, 2) / 8)
-        angles = torch.arange(16)[:, None] * torch.cat((speed, speed))
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return a score for every next word; shapes (batch, 16) and (batch, 16, 100)."""
-        x = self.words(tokens)
-        for block in self.blocks:
-            x = block(x, self.cos, self.sin)
-        return self.head(self.norm(x))
-
-
 class Transformers(nn.Module):
     """The same network in the words of transformers."""
 
@@ -194,7 +119,10 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]]
     "efficientnet": (SqueezeNet, lambda batch: torch.zeros(batch, 3, 32, 32)),
     "unet": (Denoiser, lambda batch: torch.zeros(batch, 3, 16, 16)),
     "gated": (Gated, lambda batch: torch.zeros(batch, 12, 32)),
-    "llama": (Llama, lambda batch: torch.zeros(batch, 16, dtype=torch.long)),
+    "llama": (
+        lambda: Llama(100, 16, 32, 64, 2, 4, 2),
+        lambda batch: torch.zeros(batch, 16, dtype=torch.long),
+    ),
 }
 """Per name, the network and its input for a batch."""
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ....instances.errors import PebblerError
@@ -55,17 +56,24 @@ class Copies:
         return Work(way, stream, partial(stream.copy, target, source, size))
 
     def times(self, repeat: int) -> Iterator[CopyTimes]:
-        """Measure copies of every size, alone and in both directions at once."""
-        for size in self._sizes:
-            offload, prefetch, move = (self.work(way, size) for way in self._ways)
-            yield CopyTimes(
-                bytes=size,
-                offload_ns=alone_ns(offload, repeat),
-                prefetch_ns=alone_ns(prefetch, repeat),
-                move_ns=alone_ns(move, repeat),
-                offload_beside_prefetch_ns=beside_ns(offload, [prefetch], repeat),
-                prefetch_beside_offload_ns=beside_ns(prefetch, [offload], repeat),
-            )
+        """Measure copies of every size, alone and in both directions at once.
+
+        All sizes are measured twice, and the smaller medians count: something else on the machine may disturb
+        one size for as long as it is measured.
+        """
+        first, second = ([self._times(size, repeat) for size in self._sizes] for _ in range(2))
+        yield from map(_smaller, first, second)
+
+    def _times(self, size: int, repeat: int) -> CopyTimes:
+        offload, prefetch, move = (self.work(way, size) for way in self._ways)
+        return CopyTimes(
+            bytes=size,
+            offload_ns=alone_ns(offload, repeat),
+            prefetch_ns=alone_ns(prefetch, repeat),
+            move_ns=alone_ns(move, repeat),
+            offload_beside_prefetch_ns=beside_ns(offload, [prefetch], repeat),
+            prefetch_beside_offload_ns=beside_ns(prefetch, [offload], repeat),
+        )
 
     def beside(self, kernel: Work, repeat: int) -> dict[str, Any]:
         """Measure the largest copies and a kernel beside each other; None for times without a result."""
@@ -90,6 +98,14 @@ class Copies:
                 "beside_offload_and_prefetch": beside_ns(kernel, [offload, prefetch], repeat),
             },
         }
+
+
+def _smaller(first: CopyTimes, second: CopyTimes) -> CopyTimes:
+    """Return the smaller one of each time; a time that one of both lacks is the other's."""
+    one, other = ({**msgspec.structs.asdict(times)} for times in (first, second))
+    pairs = {name: [time for time in (one[name], other[name]) if time is not None] for name in one}
+    least: dict[str, Any] = {name: min(times, default=None) for name, times in pairs.items()}
+    return CopyTimes(**least)
 
 
 def slowdown_of(times: Mapping[str, int | None]) -> Slowdown | None:

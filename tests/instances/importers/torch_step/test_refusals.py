@@ -179,6 +179,12 @@ def longer() -> Any:
     return linear(loss)
 
 
+def other_memory() -> Any:
+    return linear(
+        lambda module, x: (module(x) * torch.zeros(2).set_(x.untyped_storage(), 0, (1,), (1,))).sum()
+    )
+
+
 def values_from_elsewhere() -> Any:
     calls: list[int] = []
 
@@ -317,6 +323,7 @@ def unwritten() -> Any:
         (dampened, "SGD with dampening"),
         (stranger, "parameter 0 in group 0 of the optimizer is none of the module's"),
         (no_loss, "returned no loss to train with but 24 values"),
+        (other_memory, "it gives a tensor other memory by set_"),
         (unwritten, "it reads memory that nothing has written"),
     ],
 )

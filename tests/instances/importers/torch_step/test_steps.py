@@ -145,6 +145,32 @@ def checkpointed(batch: int) -> Any:
     return module, lambda x, y: (module(x) - y).square().mean(), inputs, adamw(module)
 
 
+class Flattened(torch.nn.Module):
+    """Two weights in one memory, which the step has as a whole, too, as cuDNN does with recurrent layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        whole = torch.randn(30)
+        self.first = torch.nn.Parameter(whole[:12].view(3, 4))
+        self.second = torch.nn.Parameter(whole[12:].view(6, 3))
+
+    def forward(self, x: Any) -> Any:
+        whole = torch.empty(0).set_(self.first.untyped_storage(), 0, (30,), (1,))
+        return (x @ self.first.t() @ self.second.t() * whole[-6:]).square().mean()
+
+
+def flattened(batch: int) -> Any:
+    module = Flattened()
+    return module, module, (torch.randn(batch, 4),), adamw(module, fused=True)
+
+
+def test_a_tensor_may_be_made_a_view_of_memory_that_is_there() -> None:
+    record = assert_same_training(flattened)
+    whole, *others = {at.storage for name, at in record.tensors.items() if name.role == "parameter"}
+    assert not others
+    assert any(whole in operator.reads for operator in record.operators if operator.phase == "forward")
+
+
 def test_a_checkpoint_draws_the_same_numbers_again() -> None:
     record = assert_same_training(checkpointed)
     draws = [operator.draw for operator in record.operators if operator.draw is not None]

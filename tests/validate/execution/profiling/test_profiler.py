@@ -33,7 +33,7 @@ from pebbler.validate.execution.kernel import Kernel
 from pebbler.validate.execution.plan import plan
 from pebbler.validate.execution.profiling import profiler
 from pebbler.validate.execution.profiling.beside import Work, beside_ns
-from pebbler.validate.execution.profiling.copies import slowdown_of
+from pebbler.validate.execution.profiling.copies import SMALLEST_COPY, Copies, slowdown_of
 from pebbler.validate.execution.profiling.profiler import profile
 from pebbler.validate.execution.rebuild import rebuild
 from pebbler.validate.execution.unlimited import unlimited
@@ -88,6 +88,18 @@ def test_copies_are_measured_alone_and_beside_the_other_direction() -> None:
         assert one.offload_ns == one.prefetch_ns == one.move_ns == 1000 + one.bytes
         assert one.offload_beside_prefetch_ns == pytest.approx(2.5 * one.offload_ns, abs=2)
         assert one.prefetch_beside_offload_ns == pytest.approx(2.5 * one.prefetch_ns, abs=2)
+
+
+def test_what_disturbs_the_copies_of_one_size_does_not_count() -> None:
+    device, asked = VirtualDevice(), [0]
+
+    def rate(kind: str, others: Kinds) -> float:  # noqa: ARG001
+        asked[0] += kind == "offload"
+        return 0.25 if asked[0] <= 12 else 1.0
+
+    disturbed = [*Copies(VirtualDevice(rate=rate), 16 * SMALLEST_COPY).times(3)]
+    assert asked[0] > 12
+    assert disturbed == [*Copies(device, 16 * SMALLEST_COPY).times(3)]
 
 
 @pytest.mark.parametrize("kernel_ns", [200, 2000, 2_000_000])
