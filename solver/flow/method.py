@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from ...heuristics.search.search import LocalSearch
     from ...heuristics.search.team import Team
 
-_SECONDS = 20.0
+SECONDS = 20.0
 """Time limit in seconds when none is given."""
 
 _GLANCE = 100_000
@@ -197,7 +197,7 @@ def _answer(run: type[FlowRun], instance: Instance, limits: Limits) -> Answer:
     """
     if not (instance.carried or instance.has_host_work):
         return run(instance, limits).answer()
-    seconds = _SECONDS if limits.time_limit is None else limits.time_limit
+    seconds = SECONDS if limits.time_limit is None else limits.time_limit
     began = time.monotonic()
     try:
         solution = _first_solution(run, instance, limits, _OFFER_SHARE * seconds)
@@ -281,7 +281,7 @@ class FlowRun:
         kernels(limits)
         self.bounded = bounded = instance if original is None else original
         began = time.monotonic()
-        seconds = _SECONDS if limits.time_limit is None else limits.time_limit
+        seconds = SECONDS if limits.time_limit is None else limits.time_limit
         self.deadline = began + seconds
         self.instance, self.limits = instance, limits
         self.modelled = in_pages(bounded) if limits.memory == "paged" else bounded

@@ -14,7 +14,7 @@ below.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate
@@ -67,7 +67,7 @@ Integrality = Literal["none", "algorithms", "all"]
 (MILPs).
 """
 
-_ROUNDING = 1e-15
+ROUNDING = 1e-15
 """Relative error of a memory row's coefficients, as a share of the sizes in the row."""
 
 _PRICE_BITS = 52
@@ -408,7 +408,7 @@ def _model(
     workspaces = [[a.workspace_bytes / size for a in algorithms] for algorithms in fits]
     capacity = np.repeat([float(room - footprint(instance, k)) for k in positions.tolist()], 2)
     staying = staying_bytes(instance, positions, modelled)
-    slack = _ROUNDING * (room + staying)
+    slack = ROUNDING * (room + staying)
     held_in = memory(builder, (capacity - staying + slack) / size, columns, workspaces)
     choices: dict[int, dict[int, int]] = {}
     for i, (k, algorithms, choice) in enumerate(zip(positions.tolist(), fits, columns, strict=True)):
@@ -419,7 +419,7 @@ def _model(
 
     host = np.zeros(0, dtype=np.int64)
     if instance.host_budget_bytes is not UNSET and instance.host_budget_bytes < staying.max(initial=0.0):
-        host = host_memory(builder, (instance.host_budget_bytes + _ROUNDING * staying) / size)
+        host = host_memory(builder, (instance.host_budget_bytes + ROUNDING * staying) / size)
 
     # engines: what is moved in an interval fits its length
     single = instance.engines == "single"
@@ -497,24 +497,36 @@ def _model(
     )
 
 
+def host_bytes_at_the_ends(instance: Instance, blocks: Iterable[int]) -> int:
+    """Return the bytes of what begins on the host and is used or ends somewhere, or of what must end there.
+
+    Whichever are more: host memory has no room for carried blocks there.
+    """
+    begins = ends = 0
+    for d in blocks:
+        block = instance.blocks[d]
+        if block.initially == "host" and (instance.uses[d] or block.finally_ != "anywhere"):
+            begins += block.bytes
+        if block.finally_ == "host":
+            ends += block.bytes
+    return max(begins, ends)
+
+
 def _fit_at_the_ends(instance: Instance, blocks: Sequence[int], frame: Frame) -> NDArray[np.int64]:
     """Add the row of memory at both ends, where carried blocks are in the same place, and that of the host.
 
     Return the one row, or both.
     """
-    kept = begins = ends = 0
-    for d in blocks:
-        block, is_used = instance.blocks[d], bool(instance.uses[d])
-        if block.finally_ == "device" or (block.initially == "carried" and is_used):
-            kept += block.bytes
-        if block.initially == "host" and (is_used or block.finally_ != "anywhere"):
-            begins += block.bytes
-        if block.finally_ == "host":
-            ends += block.bytes
+    kept = sum(
+        block.bytes
+        for d in blocks
+        for block in [instance.blocks[d]]
+        if block.finally_ == "device" or (block.initially == "carried" and instance.uses[d])
+    )
     room = instance.pool_bytes
-    rows = [fits_at_the_ends(frame, (room - kept + _ROUNDING * (room + kept)) / frame.size)]
+    rows = [fits_at_the_ends(frame, (room - kept + ROUNDING * (room + kept)) / frame.size)]
     if instance.host_budget_bytes is not UNSET:
-        taken = max(begins, ends)
-        slack = _ROUNDING * (taken + sum(block.bytes for block in frame.carried.values()))
+        taken = host_bytes_at_the_ends(instance, blocks)
+        slack = ROUNDING * (taken + sum(block.bytes for block in frame.carried.values()))
         rows.append(host_fits_at_the_ends(frame, (instance.host_budget_bytes - taken + slack) / frame.size))
     return np.concatenate(rows)

@@ -22,6 +22,7 @@ from itertools import accumulate
 from typing import Unpack
 
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from ...heuristics.choices import by_speed
@@ -39,13 +40,15 @@ from ..scaling import copies_ns, size_unit, slowest_ns, time_unit
 from .families import (
     engine_of_offloads,
     engine_of_prefetches,
+    is_saved,
     lengths,
     memory,
     one_algorithm,
     stays_out,
 )
 from .machine.copies import Direction, directions, link_times
-from .model import Integrality, PricedModel, proven_by, tasks_of
+from .model import ROUNDING, Integrality, PricedModel, host_bytes_at_the_ends, proven_by, tasks_of
+from .versions import can_be_away
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,7 @@ class _Model:
     builder: ModelBuilder = field(default_factory=ModelBuilder, init=False)
     choices: dict[int, dict[int, int]] = field(default_factory=dict, init=False)
     again: dict[Run, int] = field(default_factory=dict, init=False)
+    absent: dict[int, int] = field(default_factory=dict, init=False)
     versions: dict[tuple[int, int], VersionColumns] = field(default_factory=dict, init=False)
     ns: float = field(init=False)
     size: float = field(init=False)
@@ -202,8 +206,9 @@ class _Model:
         ]
         delta = lengths(builder, shortest, 1.0)
         whole = self.integrality != "none"
-        for k, j in sorted(self._possible()):
-            self.again[k, j] = int(builder.columns(1, upper=1.0, integer=whole)[0])
+        possible = sorted(self._possible())
+        again = builder.columns(len(possible), upper=1.0, integer=whole).tolist()
+        self.again = dict(zip(possible, again, strict=True))
         fits = [fitting(instance, k) for k in self.checkpoints]
         choices = [builder.columns(len(algorithms), upper=1.0, integer=whole) for algorithms in fits]
         for k, algorithms, choice in zip(self.checkpoints, fits, choices, strict=True):
@@ -225,14 +230,14 @@ class _Model:
         single = instance.engines == "single"
         out = engine_of_offloads(builder, delta, -np.inf)
         engines = out, (out if single else engine_of_prefetches(builder, delta, -np.inf))
-        again = rerun_intervals(instance, self.checkpoints)
-        lost = slowed_intervals(instance, self.checkpoints, again) if instance.is_slowed else []
+        intervals = rerun_intervals(instance, self.checkpoints)
+        lost = slowed_intervals(instance, self.checkpoints, intervals) if instance.is_slowed else []
         self.shares = fair_shares(instance)
         self.out, self.back = directions(builder, instance, delta, engines, shortest, lost)
         if lost:
             self._runs_lose_time(self.out.slowed, [time / self.ns for time in least], choices, times)
-        readers = self._readers()
-        owners = [np.full(builder.row_count, -1)]
+        at_ends = self._fit_at_the_ends()
+        readers, owners = self._readers(), [np.full(builder.row_count, -1)]
         for version in _versions(instance):
             before_it = builder.row_count
             self._add(version, readers[version.block, version.number])
@@ -246,11 +251,38 @@ class _Model:
             choices=self.choices,
             memory_rows=self.memory,
             engine_rows=engines[:1] if single else engines,
+            end_rows=at_ends,
             link_rows=self.out.link,
             again=self.again,
             versions=self.versions,
             block_rows=np.concatenate(owners),
         )
+
+    def _fit_at_the_ends(self) -> NDArray[np.int64]:
+        """(39), (40): Carried blocks fit the pool and host memory at both ends; return the rows.
+
+        Each that can be away gets a column: whether it is absent at both ends, and so on the host.
+        """
+        instance, builder = self.instance, self.builder
+        if not instance.carried:
+            return np.zeros(0, dtype=np.int64)
+        used = [d for d in instance.carried if instance.uses[d]]
+        away = [d for d in used if can_be_away(instance, d)]
+        sizes = [instance.blocks[d].bytes / self.size for d in away]
+        columns = builder.columns(len(away), upper=1.0, integer=self.integrality == "all")
+        self.absent = dict(zip(away, columns.tolist(), strict=True))
+        stays = (block.bytes for block in instance.blocks if block.finally_ == "device")
+        kept = sum(stays) + sum(instance.blocks[d].bytes for d in used)
+        slack = ROUNDING * (instance.pool_bytes + kept)
+        rows = [builder.rows(1, upper=(instance.pool_bytes - kept + slack) / self.size, family="both ends")]
+        if instance.host_budget_bytes is not UNSET:
+            taken = host_bytes_at_the_ends(instance, range(len(instance.blocks)))
+            slack = ROUNDING * (taken + sum(instance.blocks[d].bytes for d in away))
+            room = (instance.host_budget_bytes - taken + slack) / self.size
+            rows.append(builder.rows(1, upper=room, family="host at both ends"))
+        for row, sign in zip(rows, (-1, 1), strict=False) if away else ():
+            builder.entries(row, columns, [sign * size for size in sizes])
+        return np.concatenate(rows)
 
     def _possible(self) -> set[Run]:
         """Return the tasks that may run again, each with the intervals in which a run can be of use."""
@@ -274,16 +306,17 @@ class _Model:
         """Add the columns and rows of a version of a block."""
         instance, builder, d = self.instance, self.builder, version.block
         block, count = instance.blocks[d], len(self.checkpoints)
-        bytes_ = block.bytes / self.size
+        bytes_, last_version = block.bytes / self.size, version.until is None
         first = 0 if version.writer < 0 else 2 * bisect_left(self.checkpoints, version.writer)
         if version.writer >= 0 and _at(self.checkpoints, version.writer) != first:
             first += 2  # it is among the blocks of that checkpoint
         begin = bisect_right(instance.uses[d], version.writer)
         end = None if version.until is None else bisect_right(instance.uses[d], version.until)
         uses = instance.uses[d][begin:end]
-        last_version = version.until is None
-        wanted = {_at(self.checkpoints, k) for k in uses}
-        if last_version and block.finally_ == "device":
+        at_uses = {_at(self.checkpoints, k) for k in uses}
+        wanted = set(at_uses)
+        absent, is_carried = self.absent.get(d), block.initially == "carried" and bool(instance.uses[d])
+        if last_version and (block.finally_ == "device" or is_carried):
             wanted.add(2 * count)
         leaves = last_version and block.finally_ == "host" and version.writer >= 0
         horizon = max([*wanted, *(j for _, j in readers)], default=-1)
@@ -314,6 +347,8 @@ class _Model:
             link = link_times(None if self.shares is None else self.shares.of_offload(block), self.ns)
             self.out.move(builder, np.arange(first, end + 1), columns, rate, link)
             self.out.move(builder, np.arange(first + 1, end + 1), columns[:-1], -rate, -link)
+            if last_version and absent is not None:
+                is_saved(builder, int(columns[-1]), absent)
         back: dict[int, int] = {}
         if block.prefetch_ns is not None and (held or out):
             begin = first if version.writer < 0 else first + 1
@@ -334,17 +369,19 @@ class _Model:
             return [*before, *(column for column in added if column is not None)]
 
         arrived = 0 if version.writer < 0 else first
-        # valid at the first instant without more; what is carried counts as if it began on the device
+        # valid at the first instant without more; of a carried block, what is not absent at the start
         fresh = version.writer >= 0 or block.initially in ("device", "carried")
+        begins, ends = absent if version.writer < 0 else None, absent if last_version else None
         for i in instants:
-            if i > first or not fresh:
-                self._becomes_valid(valid[i - first], arrives(i))
+            if i > first or not fresh or begins is not None:
+                self._becomes_valid(valid[i - first], arrives(i), begins if i == 0 else None)
         for j in sorted(wanted):
-            if j > arrived or not fresh:
-                self._is_valid_where_wanted(arrives(j))
+            if j > arrived or not fresh or begins is not None:
+                missing = [begins if j == 0 else None, ends if j == 2 * count and j not in at_uses else None]
+                self._is_valid_where_wanted(arrives(j), *missing)
         for k, j in sorted(readers):
-            if j > arrived or not fresh:
-                self._is_valid_where_read_again(self.again[k, j], arrives(j))
+            if j > arrived or not fresh or begins is not None:
+                self._is_valid_where_read_again(self.again[k, j], arrives(j), begins if j == 0 else None)
 
         if not held:
             following = sorted({*wanted, *([2 * count] if leaves else [])})
@@ -406,25 +443,35 @@ class _Model:
         self.builder.entries(rows, out, 1.0)
         self.builder.entries(rows, back, -1.0)
 
-    def _becomes_valid(self, valid: int, arrived: Sequence[int]) -> None:
-        """(33): Bytes valid at an instant were valid before, came back since, or were made since."""
-        row = self.builder.rows(1, lower=0.0, family="valid")
+    def _becomes_valid(self, valid: int, arrived: Sequence[int], begins: int | None) -> None:
+        """(33): Bytes valid at an instant were valid before, came back since, or were made since.
+
+        Of a carried block, those are valid before that are not absent at the start.
+        """
+        row = self.builder.rows(1, lower=0.0 if begins is None else -1.0, family="valid")
         if arrived:
             self.builder.entries(row, arrived, 1.0)
-        self.builder.entries(row, valid, -1.0)
+        self.builder.entries(row, [valid, *([] if begins is None else [begins])], -1.0)
 
-    def _is_valid_where_wanted(self, arrived: Sequence[int]) -> None:
-        """(34): All of a version is valid in an interval whose first run needs it, or at the end."""
-        row = self.builder.rows(1, lower=1.0, family="wanted")
+    def _is_valid_where_wanted(self, arrived: Sequence[int], begins: int | None, ends: int | None) -> None:
+        """(34): All of a version is valid in an interval whose first run needs it, or at the end.
+
+        Of a carried block, what is absent at the start has to arrive, and what is absent at the end need not.
+        """
+        row = self.builder.rows(1, lower=1.0 if begins is None else 0.0, family="wanted")
         if arrived:
             self.builder.entries(row, arrived, 1.0)
+        if begins is not None:
+            self.builder.entries(row, begins, -1.0)
+        if ends is not None:
+            self.builder.entries(row, ends, 1.0)
 
-    def _is_valid_where_read_again(self, again: int, arrived: Sequence[int]) -> None:
+    def _is_valid_where_read_again(self, again: int, arrived: Sequence[int], begins: int | None) -> None:
         """(35): A second run is at most the share of its inputs that is valid or becomes so meanwhile."""
-        row = self.builder.rows(1, lower=0.0, family="read")
+        row = self.builder.rows(1, lower=0.0 if begins is None else -1.0, family="read")
         if arrived:
             self.builder.entries(row, arrived, 1.0)
-        self.builder.entries(row, again, -1.0)
+        self.builder.entries(row, [again, *([] if begins is None else [begins])], -1.0)
 
     def _absent_is_out_or_made(self, present: int, others: Sequence[int]) -> None:
         """(36): Absent bytes are out, or are made again before they are used next."""

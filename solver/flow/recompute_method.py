@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace as replace_fields
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ...heuristics.loading import kernels, loads
-from ...heuristics.methods import Answer, Limits, Refusal, register
+from ...heuristics.methods import Answer, Limits, OnBetter, Refusal, find_method, register
 from ...heuristics.production.partition import load_networkx
 from ...heuristics.recomputation.reruns import staying
 from ...heuristics.recomputation.rules import planned
 from ...heuristics.search.method import RULES as SEARCH_RULES
 from ...instances.instance import Instance
-from ..bounds import Bound
+from ...validate.check import check
+from ...validate.schedule import Schedule
 from ..linear.model import LinearModel, LinearResult
 from ..linear.worker import begin_solver, load_solver
 from ..packing.pack import load_packing
-from .method import RULES, FlowRun
+from ..steady import settle
+from .method import RULES, SECONDS, FlowRun, flow
 from .recompute import RecomputeModel, decided, proven_with_reruns, recompute_model
-from .stages import Stage
+from .stages import DEFAULT, Stage, refine_bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +37,15 @@ FRAMEWORKS = ("torch-memory-budget", "checkpoint-layers")
 _TRANSFERS = "transfers"
 """Name of the rule that is left out for recomputation alone."""
 
+_FLOW_SHARE = 0.2
+"""Share of the time limit in which `flow` looks for a schedule in which nothing runs again."""
+
+_BOUND_SHARE = 0.15
+"""Share of the time left for the bound where blocks are carried."""
+
+_FIRST = 6
+"""Checkpoints of the first model of that bound: a few prove most of it, in a fraction of the time."""
+
 
 @register(
     "flow-recompute",
@@ -39,6 +54,7 @@ _TRANSFERS = "transfers"
     shown="named",
     transform=planned,
     rules=(*RULES, *SEARCH_RULES, _TRANSFERS),
+    carries="chosen",
 )
 @loads(begin_solver, kernels, load_solver, load_packing, load_networkx)
 def flow_recompute(instance: Instance, limits: Limits) -> Answer:
@@ -46,7 +62,8 @@ def flow_recompute(instance: Instance, limits: Limits) -> Answer:
 
     It ends as `flow` does. If no task may run again, it is `flow` with another model. Without transfers, it
     makes only the copies that the instance requires. If the instance allows others, the models prove nothing
-    for it, and the bound is the compute time.
+    for it, and the bound is the compute time. Where blocks are carried, `flow` plans first, and a bound is
+    proven that leaves their places free; then they are chosen.
 
     Raises
     ------
@@ -57,15 +74,117 @@ def flow_recompute(instance: Instance, limits: Limits) -> Answer:
         raise Refusal("second runs are not modelled together with work on the host; take flow")
     alone = staying(instance)
     if _TRANSFERS in limits.without and alone != instance:
-        return _Alone(alone, limits).answer()
-    return RecomputeRun(instance, limits).answer()
+        return _placed(_Alone, alone, limits) if instance.carried else _Alone(alone, limits).answer()
+    if not instance.carried:
+        return RecomputeRun(instance, limits).answer()
+    seconds = SECONDS if limits.time_limit is None else limits.time_limit
+    began = time.monotonic()
+    once = _by_flow(instance, replace_fields(limits, time_limit=_FLOW_SHARE * seconds))
+    if once.stopped_by == "interrupted":
+        return once
+    known = min(
+        (start for start in (once.schedule, limits.incumbent) if start is not None),
+        key=lambda start: start.makespan_ns,
+        default=None,
+    )
+    bound = Answer(None)
+    try:
+        bound = _bounded(instance, limits, _BOUND_SHARE * seconds, known)
+        if known is not None and known.makespan_ns == bound.lower_bound_ns:
+            return replace_fields(bound, schedule=replace(known, method=RecomputeRun.name))
+        if limits.time_limit is not None:
+            limits = replace_fields(limits, time_limit=max(seconds - (time.monotonic() - began), 0.0))
+        tell = _at_most(limits.on_better, known)
+        answer = _placed(RecomputeRun, instance, replace_fields(limits, on_better=tell))
+    except Refusal:
+        if known is None:
+            raise
+        answer = Answer(None)
+    except KeyboardInterrupt:
+        answer = Answer(None, "interrupted")
+    best = answer.schedule
+    if known is not None and (best is None or known.makespan_ns < best.makespan_ns):
+        best = replace(known, method=RecomputeRun.name)
+    return replace_fields(bound, schedule=best, stopped_by=answer.stopped_by)
+
+
+def _placed(run: type[RecomputeRun], instance: Instance, limits: Limits) -> Answer:
+    """Run the method on a choice of places for carried blocks; what its models prove holds for that alone.
+
+    `flow` chooses places for copies alone, which are others. So only a warm start that was given chooses.
+    """
+    info = replace_fields(find_method(run.name), carries="settled")
+    return settle(instance, info, lambda chosen, rest: run(chosen, rest).answer(), limits)
+
+
+def _bounded(instance: Instance, limits: Limits, seconds: float, known: Schedule | None) -> Answer:
+    """Return the bound that models prove in some seconds, which leave the places of carried blocks free."""
+    found = refine_bound(
+        instance,
+        seconds,
+        seed=limits.seed,
+        workers=limits.workers,
+        solver=limits.solver,
+        log=limits.log,
+        memory=limits.memory,
+        shortest_ns=None if known is None else known.makespan_ns,
+        thresholds=replace_fields(DEFAULT, first=_FIRST),
+    )
+    return Answer(
+        None,
+        lower_bound_ns=found.lower_bound_ns,
+        bound_by=found.bound_by,
+        certificate=found.certificate,
+    )
+
+
+def _by_flow(instance: Instance, limits: Limits) -> Answer:
+    """Return the schedule of `flow`, where tasks run once; its bound does not hold if they may run again."""
+    tasks = tuple(replace(task, recomputable=False) for task in instance.tasks)
+    once = replace(instance, tasks=tasks)
+    start = limits.warm_start
+    if start is not None and check(once, start).reasons:
+        start = None
+    try:
+        answer = flow(
+            once,
+            replace_fields(
+                limits,
+                warm_start=start,
+                without=limits.without - {_TRANSFERS},
+                on_better=_unbounded(limits.on_better),
+            ),
+        )
+    except Refusal as refusal:
+        return Answer(None, str(refusal))
+    return Answer(answer.schedule, answer.stopped_by)
+
+
+def _unbounded(tell: OnBetter | None) -> OnBetter | None:
+    """Return a function that is told of makespans alone."""
+    return None if tell is None else lambda makespan_ns, _: tell(makespan_ns, None)
+
+
+def _at_most(tell: OnBetter | None, known: Schedule | None) -> OnBetter | None:
+    """Return a function that is told of a known schedule in the place of longer ones."""
+    if tell is None or known is None:
+        return tell
+    best_ns = known.makespan_ns
+    return lambda makespan_ns, bound_ns: tell(min(makespan_ns or best_ns, best_ns), bound_ns)
 
 
 class RecomputeRun(FlowRun):
-    """One call of the method, or of another that plans second runs."""
+    """One call of the method, or of another that plans second runs.
+
+    Attributes
+    ----------
+    proves
+        Whether bounds of its models hold for the instance that was asked for.
+    """
 
     name = "flow-recompute"
     rounds = 1
+    proves = True
     turn = 0.2  # of the time left: each plan is a program of its own, so that a round may take minutes
     reruns: RerunSearch | None = None
     rules = ("modnn", "memonger-rule", "superneurons-rule", "knapsack-rule", *FRAMEWORKS)
@@ -93,17 +212,13 @@ class RecomputeRun(FlowRun):
     def _decide(self, stage: Stage, model: RecomputeModel, result: LinearResult) -> None:
         """Use what the solver has proven, and guide the search by its solution."""
         found = proven_with_reruns(self.modelled, result, model, stage.integrality, self.limits.solver)
-        if found is not None:
-            self._prove(found)
+        if found is not None and self.proves:
+            self.bound = self.bound.raised(found)
         if result.values is not None and stage.integrality == self.whole and self.reruns is not None:
             self.reruns.offer_plan(*decided(self.modelled, model, result.values))
-
-    def _prove(self, found: Bound) -> None:
-        self.bound = self.bound.raised(found)
 
 
 class _Alone(RecomputeRun):
     """One call of the method without transfers, whose bounds do not hold for the instance itself."""
 
-    def _prove(self, found: Bound) -> None:
-        """Leave the bound unchanged."""
+    proves = False

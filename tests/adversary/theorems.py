@@ -395,7 +395,10 @@ def _drawn_prices(case: Case, checkpoints: Sequence[int]) -> Prices:
             left = [some - price for some, price in zip(left, link[-1], strict=True)]
     if case.instance.has_host_work:
         stream = [rng.randint(0, some) for some in left]
-    return Prices(one, memory, engines, reruns, host, link=link, stream=stream)
+    ends = list[int]()
+    if case.instance.carried and chance(rng, 60):
+        ends = [rng.choice((0, rng.randint(0, top))) for _ in range(1 + case.instance.has_host_budget)]
+    return Prices(one, memory, engines, reruns, host, ends, link=link, stream=stream)
 
 
 def _priced(case: Case) -> Iterator[Claim]:
@@ -407,17 +410,18 @@ def _priced(case: Case) -> Iterator[Claim]:
         certificate = certify(case.instance, "prices", "drawn", checkpoints=checkpoints, prices=prices)
         if certificate.lower_bound_ns:
             assert not check_certificate(case.instance, certificate).reasons
-        is_priced = any(map(any, (prices.memory, prices.host, prices.stream, *prices.link, *prices.engines)))
+        paid = (prices.memory, prices.host, prices.ends, prices.stream, *prices.link, *prices.engines)
+        is_priced = any(map(any, paid))
         yield Claim(f"prices at {checkpoints}", certificate.lower_bound_ns, case.optimum, is_priced)
 
 
 @theorem("docs/certificates.md", PLAIN)
 def prices(case: Case) -> Iterator[Claim]:
     """Let no task run again. Take any tasks as checkpoints, any prices from zero on of a byte at each instant
-    (of the device, and of the host if that has a budget), and of a nanosecond of each engine in each
-    interval, the latter at most one together. The Lagrangian bound of FLOW at these prices, rounded up, is at
-    most the makespan of every schedule. It does not matter whether copies are interrupted, or blocks leave in
-    part: the bound holds for that as well."""
+    (of the device, and of the host if that has a budget), where blocks are carried of one at both ends, and
+    of a nanosecond of each engine in each interval, the latter at most one together. The Lagrangian bound of
+    FLOW at these prices, rounded up, is at most the makespan of every schedule. It does not matter whether
+    copies are interrupted, or blocks leave in part: the bound holds for that as well."""
     yield from _priced(case)
 
 

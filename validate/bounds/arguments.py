@@ -21,7 +21,7 @@ from ...instances.instance import Algorithm, Block, Instance
 from .carried import NEVER, cheapest_round
 from .host_work import alone_with_host, least_on_host
 from .machine import CopyCosts, LinkTimes, Slowed, copy_costs, fair_shares, slowed_intervals, touched_on_host
-from .reruns import RerunKey, cheapest, course_of, rerun_intervals
+from .reruns import RerunKey, cheapest, cheapest_again, course_of, rerun_intervals
 
 
 def compute_ns(instance: Instance) -> int:
@@ -203,8 +203,7 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
       no second run makes again, has a copy there. So an absent byte saves the price of memory less that of
       host memory, if this is more than nothing, and all of host memory is paid back.
     - A carried block is one choice: its places at both ends, which are the same, and all that it does in
-      between. It pays for these places, and memory is paid back, but for what must be there at the end. (If
-      second runs pay it, its versions count as those of a block that begins on the device.)
+      between. It pays for these places, and memory is paid back, but for what must be there at the end.
     - Where both directions share a link, no interval has more load than the link can pass, and none has more
       of the times that copies of one direction take from those of the other (`FairShares`). So the prices of
       the link's time are paid for these times as the engines' prices are for the copies' own.
@@ -278,8 +277,12 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
         if d in shared:
             continue
         cost = copy_costs(block, engines, prices.link, shares)
-        if block.initially == "carried" and d not in read_again:
-            total += on_device(d, cost)
+        if block.initially == "carried":
+            if d in read_again:
+                read = {writer: reads[d, writer] for writer in (-1, *instance.writers[d])}
+                total += cheapest_again(instance, d, checkpoints, read, prices.memory, cost, ends)
+            else:
+                total += on_device(d, cost)
             continue
         for version in _versions(instance, d, checkpoints):
             name = d, version.writer

@@ -70,11 +70,18 @@ class Course:
 
 
 def course_of(
-    instance: Instance, d: int, writer: int, checkpoints: Sequence[int], reads: Mapping[int, int]
+    instance: Instance,
+    d: int,
+    writer: int,
+    checkpoints: Sequence[int],
+    reads: Mapping[int, int],
+    *,
+    away: bool | None = None,
 ) -> Course:
     """Return the course of the version of block `d` that a task writes (-1: from the start).
 
-    `reads` has the intervals in which second runs read it.
+    `reads` has the intervals in which second runs read it. `away` says whether a carried block is absent at
+    both ends; then the host has it there. None: the block is not carried.
     """
     block, writers = instance.blocks[d], instance.writers[d]
     until = next((w for w in writers if w > writer), len(instance.tasks))
@@ -82,14 +89,15 @@ def course_of(
     uses = [k for k in instance.uses[d] if writer < k <= until]
     at = [bisect_left(checkpoints, k) + bisect_right(checkpoints, k) for k in uses]
     end = 2 * len(checkpoints)
-    wanted = frozenset(at) | frozenset([end] if is_last and block.finally_ == "device" else [])
-    must_leave = is_last and block.finally_ == "host" and writer >= 0
+    stays = block.finally_ == "device" or away is False
+    wanted = frozenset(at) | frozenset([end] if is_last and stays else [])
+    must_leave = is_last and (block.finally_ == "host" or away is True) and writer >= 0
     return Course(
         block,
         first=2 * bisect_right(checkpoints, writer),
         last=end if must_leave else max([*wanted, *reads], default=-1),
         on_host=writer < 0,
-        must_load=writer < 0 and block.initially == "host",
+        must_load=writer < 0 and (block.initially == "host" or away is True),
         must_leave=must_leave,
         wanted=wanted,
         touched=frozenset(instant for j in at if j % 2 for instant in (j - 1, j)),
@@ -148,3 +156,39 @@ def cheapest(
                     following[stays, copied] = min(cost, following.get((stays, copied), cost))
         states = following
     return min((paid for (_, hosted), paid in states.items() if hosted or not course.must_leave), default=0)
+
+
+def cheapest_again(
+    instance: Instance,
+    d: int,
+    checkpoints: Sequence[int],
+    reads: Mapping[int, Mapping[int, int]],
+    memory: Sequence[int],
+    costs: CopyCosts,
+    ends: Sequence[int],
+) -> int:
+    """Return the least that a carried block pays in a round whose second runs read it, as `cheapest` does.
+
+    Its places at both ends are the same. They are one choice, on the device or on the host alone, for which
+    it pays what `ends` asks of a byte. Its versions are independent of each other then. What the host has
+    beside the device at the start may go out for nothing.
+
+    Parameters
+    ----------
+    reads
+        What second runs pay per interval, by the writer of the version that they read (-1: the start).
+    ends
+        What a byte pays at both ends together: on the device, and on the host.
+    """
+    block, writers = instance.blocks[d], instance.writers[d]
+
+    def paid(away: bool) -> int:
+        total = block.bytes * ends[away]
+        for writer in (-1, *writers):
+            read = reads.get(writer, {})
+            course = course_of(instance, d, writer, checkpoints, read, away=away)
+            total += cheapest(course, {}, read, memory, costs)
+        return total
+
+    can_be_away = costs.back_ns is not None and (costs.out_ns is not None or not writers)
+    return min(paid(False), paid(True)) if can_be_away else paid(False)

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from chain import page_sized
-from pebbler.heuristics.methods import Limits
+from pebbler.heuristics.methods import Answer, Limits
 from pebbler.heuristics.recomputation.reruns import plan_of, stages_of, unrolled, useful
 from pebbler.heuristics.recomputation.search import RerunSearch
 from pebbler.instances.files import encode
@@ -19,6 +19,7 @@ from pebbler.instances.transforms import with_link, with_recomputation
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import best_bound, compute_bound
 from pebbler.solver.exhaustive.brute_force import brute_force
+from pebbler.solver.flow import recompute_method
 from pebbler.solver.flow.model import Integrality, flow_bound
 from pebbler.solver.flow.recompute import decided, recompute_bound, recompute_model
 from pebbler.solver.flow.recompute_method import flow_recompute
@@ -195,6 +196,47 @@ def test_without_transfers_only_what_must_be_is_copied_and_nothing_is_claimed(se
                 block = instance.blocks[operation.block]
                 assert block.finally_ == "host" if operation.kind == "offload" else block.initially == "host"
     assert found >= len(seeds) / 4
+
+
+def test_where_rounds_carry_blocks_the_bound_leaves_places_free() -> None:
+    """A round ends as it began: what is away has to come and go, which the models and the checker know."""
+    step = Workload("lenet", 64, "k40", steady=True, optimizer="adamw").instance("Mmin+20%")
+    instance = with_recomputation(step)
+    known = best_bound(instance).lower_bound_ns
+    bound = recompute_bound(instance, range(len(instance.tasks)))
+    assert bound is not None
+    assert bound.certificate is not None
+    assert not check_certificate(instance, bound.certificate).reasons
+    assert bound.certificate.lower_bound_ns == bound.lower_bound_ns > known
+    found = solve(instance, "flow-recompute", time_limit=6.0)
+    assert found.schedule is not None
+    assert known < found.lower_bound_ns <= found.schedule.makespan_ns
+    assert found.bound_by.startswith("flow-recompute")
+
+
+def test_a_schedule_of_flow_is_kept_where_nothing_shorter_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Workload("lenet", 64, "k40", steady=True, optimizer="adamw").instance("Mmin+20%")
+    once = solve(step, "flow", time_limit=6.0).schedule
+    assert once is not None
+    told = []
+
+    def by_flow(instance: Instance, limits: Limits) -> Answer:
+        assert not any(task.recomputable for task in instance.tasks)
+        assert limits.on_better is not None
+        limits.on_better(once.makespan_ns, once.makespan_ns)  # its bound is of another question
+        return Answer(once, "done", once.makespan_ns, "flow")
+
+    monkeypatch.setattr(recompute_method, "flow", by_flow)
+    limits = Limits(
+        time_limit=2.0, on_better=lambda makespan_ns, bound_ns: told.append((makespan_ns, bound_ns))
+    )
+    found = flow_recompute(with_recomputation(step), limits)
+    assert found.schedule is not None
+    assert found.schedule.makespan_ns <= once.makespan_ns
+    assert found.schedule.method == "flow-recompute"
+    assert (found.lower_bound_ns or 0) < once.makespan_ns
+    assert told[0] == (once.makespan_ns, None)
+    assert all(makespan_ns <= once.makespan_ns for makespan_ns, _ in told)
 
 
 def test_the_bound_of_the_command_covers_recomputation() -> None:
