@@ -7,7 +7,7 @@ terms in those first rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -388,26 +388,30 @@ def is_saved(builder: ModelBuilder, out: int | None, held: int) -> Rows:
     return row
 
 
-def fits_at_the_ends(frame: Frame, room: float) -> Rows:
+def fits_at_the_ends(
+    builder: ModelBuilder, carried: Iterable[CarriedColumns], size: float, room: float
+) -> Rows:
     """(39): At the end, as at the start, what is not absent of carried blocks fits the pool.
 
-    `room` is the room if nothing of them is absent, in units of size.
+    `room` is the room if nothing of them is absent, in units of `size` bytes.
     """
-    row = frame.builder.rows(1, upper=room, family="both ends")
-    for block in frame.carried.values():
-        frame.builder.entries(row, block.absent, -block.bytes / frame.size)
+    row = builder.rows(1, upper=room, family="both ends")
+    for block in carried:
+        builder.entries(row, block.absent, -block.bytes / size)
     return row
 
 
-def host_fits_at_the_ends(frame: Frame, room: float) -> Rows:
+def host_fits_at_the_ends(
+    builder: ModelBuilder, carried: Iterable[CarriedColumns], size: float, room: float
+) -> Rows:
     """(40): At the start and at the end, the host has room for its copies of carried blocks.
 
-    `room` is the room beside what begins, or must end, on the host, in units of size.
+    `room` is the room beside what begins, or must end, on the host, in units of `size` bytes.
     """
-    row = frame.builder.rows(1, upper=room, family="host at both ends")
-    for block in frame.carried.values():
+    row = builder.rows(1, upper=room, family="host at both ends")
+    for block in carried:
         if block.held is not None:
-            frame.builder.entries(row, block.held, block.bytes / frame.size)
+            builder.entries(row, block.held, block.bytes / size)
     return row
 
 

@@ -524,9 +524,11 @@ def _fit_at_the_ends(instance: Instance, blocks: Sequence[int], frame: Frame) ->
         if block.finally_ == "device" or (block.initially == "carried" and instance.uses[d])
     )
     room = instance.pool_bytes
-    rows = [fits_at_the_ends(frame, (room - kept + ROUNDING * (room + kept)) / frame.size)]
+    builder, carried, size = frame.builder, frame.carried.values(), frame.size
+    rows = [fits_at_the_ends(builder, carried, size, (room - kept + ROUNDING * (room + kept)) / size)]
     if instance.host_budget_bytes is not UNSET:
         taken = host_bytes_at_the_ends(instance, blocks)
-        slack = ROUNDING * (taken + sum(block.bytes for block in frame.carried.values()))
-        rows.append(host_fits_at_the_ends(frame, (instance.host_budget_bytes - taken + slack) / frame.size))
+        slack = ROUNDING * (taken + sum(block.bytes for block in carried))
+        beside = (instance.host_budget_bytes - taken + slack) / size
+        rows.append(host_fits_at_the_ends(builder, carried, size, beside))
     return np.concatenate(rows)

@@ -38,8 +38,11 @@ from ..linear.facade import solve_linear
 from ..linear.model import LinearOptions, LinearResult, ModelBuilder
 from ..scaling import copies_ns, size_unit, slowest_ns, time_unit
 from .families import (
+    CarriedColumns,
     engine_of_offloads,
     engine_of_prefetches,
+    fits_at_the_ends,
+    host_fits_at_the_ends,
     is_saved,
     lengths,
     memory,
@@ -259,29 +262,26 @@ class _Model:
         )
 
     def _fit_at_the_ends(self) -> NDArray[np.int64]:
-        """(39), (40): Carried blocks fit the pool and host memory at both ends; return the rows.
+        """Let carried blocks fit the pool and host memory at both ends, (39) and (40); return the rows.
 
         Each that can be away gets a column: whether it is absent at both ends, and so on the host.
         """
         instance, builder = self.instance, self.builder
         if not instance.carried:
             return np.zeros(0, dtype=np.int64)
-        used = [d for d in instance.carried if instance.uses[d]]
-        away = [d for d in used if can_be_away(instance, d)]
-        sizes = [instance.blocks[d].bytes / self.size for d in away]
+        used = {d for d in instance.carried if instance.uses[d]}
+        away = [d for d in sorted(used) if can_be_away(instance, d)]
         columns = builder.columns(len(away), upper=1.0, integer=self.integrality == "all")
         self.absent = dict(zip(away, columns.tolist(), strict=True))
-        stays = (block.bytes for block in instance.blocks if block.finally_ == "device")
-        kept = sum(stays) + sum(instance.blocks[d].bytes for d in used)
-        slack = ROUNDING * (instance.pool_bytes + kept)
-        rows = [builder.rows(1, upper=(instance.pool_bytes - kept + slack) / self.size, family="both ends")]
+        carried = [CarriedColumns(instance.blocks[d].bytes, a, held=a) for d, a in self.absent.items()]
+        kept = sum(b.bytes for d, b in enumerate(instance.blocks) if d in used or b.finally_ == "device")
+        room = instance.pool_bytes - kept + ROUNDING * (instance.pool_bytes + kept)
+        rows = [fits_at_the_ends(builder, carried, self.size, room / self.size)]
         if instance.host_budget_bytes is not UNSET:
             taken = host_bytes_at_the_ends(instance, range(len(instance.blocks)))
-            slack = ROUNDING * (taken + sum(instance.blocks[d].bytes for d in away))
-            room = (instance.host_budget_bytes - taken + slack) / self.size
-            rows.append(builder.rows(1, upper=room, family="host at both ends"))
-        for row, sign in zip(rows, (-1, 1), strict=False) if away else ():
-            builder.entries(row, columns, [sign * size for size in sizes])
+            slack = ROUNDING * (taken + sum(block.bytes for block in carried))
+            room = instance.host_budget_bytes - taken + slack
+            rows.append(host_fits_at_the_ends(builder, carried, self.size, room / self.size))
         return np.concatenate(rows)
 
     def _possible(self) -> set[Run]:
