@@ -41,7 +41,7 @@ _FLOW_SHARE = 0.2
 """Share of the time limit in which `flow` looks for a schedule in which nothing runs again."""
 
 _BOUND_SHARE = 0.15
-"""Share of the time left for the bound where blocks are carried."""
+"""Share of the time limit for the bound where blocks are carried."""
 
 _FIRST = 6
 """Checkpoints of the first model of that bound: a few prove most of it, in a fraction of the time."""
@@ -170,7 +170,11 @@ def _at_most(tell: OnBetter | None, known: Schedule | None) -> OnBetter | None:
     if tell is None or known is None:
         return tell
     best_ns = known.makespan_ns
-    return lambda makespan_ns, bound_ns: tell(min(makespan_ns or best_ns, best_ns), bound_ns)
+
+    def told(makespan_ns: int | None, bound_ns: int | None) -> None:
+        tell(best_ns if makespan_ns is None else min(makespan_ns, best_ns), bound_ns)
+
+    return told
 
 
 class RecomputeRun(FlowRun):

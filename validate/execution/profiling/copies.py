@@ -102,7 +102,7 @@ class Copies:
 
 def _smaller(first: CopyTimes, second: CopyTimes) -> CopyTimes:
     """Return the smaller one of each time; a time that one of both lacks is the other's."""
-    one, other = ({**msgspec.structs.asdict(times)} for times in (first, second))
+    one, other = map(msgspec.structs.asdict, (first, second))
     pairs = {name: [time for time in (one[name], other[name]) if time is not None] for name in one}
     least: dict[str, Any] = {name: min(times, default=None) for name, times in pairs.items()}
     return CopyTimes(**least)
