@@ -141,7 +141,7 @@ def test_random_suffixes_run_as_simulated(case: str, memory: MemoryModel, count:
         share = {key: rng.choice((0.0, 0.5, 1.0, 1.0)) for key in stays}
         evicted = [(d, a) for d, a in keys if rng.random() < share[instance.blocks[d].tensor, a]]
         algorithms = [int(rng.integers(len(task.algorithms))) for task in instance.tasks]
-        decisions = decisions_of(instance, problem, Guide(evicted, [], algorithms))
+        decisions = decisions_of(problem, Guide(evicted, [], algorithms))
         makespan, steps = simulate(problem, decisions, state, stalls, ANY)
         if makespan >= IMPOSSIBLE:
             continue
@@ -188,7 +188,7 @@ def test_what_is_in_the_way_of_a_part_that_comes_back_is_moved() -> None:
     )
     problem = problem_of(instance, "contiguous")
     guide = Guide([(1, 0)], [(1, 0)], [0] * 5)
-    decisions = decisions_of(instance, problem, guide)
+    decisions = decisions_of(problem, guide)
     decisions.side[:] = LOW
     decisions.side[2] = HIGH  # Y, so that Z takes what T left
     state, stalls = state_for(problem), np.zeros(problem.length, dtype=np.int64)
