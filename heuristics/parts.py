@@ -7,13 +7,14 @@ part is offloaded first and prefetched last.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 
 from ..instances.instance import Instance
 from ..instances.memory import footprint, live_bytes, needs
 from ..instances.transforms import in_parts, split_parts
 from ..instances.units import PAGE_BYTES, ceil_to
+from .clock import look
 from .gaps import Gap, gaps_of
 from .methods import Refusal
 
@@ -99,6 +100,19 @@ def tensors_of(instance: Instance) -> list[list[int]]:
     return [sorted(parts, key=lambda d: instance.blocks[d].begin or 0) for parts in tensors.values()]
 
 
+def require_parts_alike(instance: Instance) -> None:
+    """Refuse parts that have bytes between them, or that tasks or copies treat differently.
+
+    Raises
+    ------
+    Refusal
+        Names the first such tensor.
+    """
+    for parts in tensors_of(instance):
+        look()
+        require_alike(instance, parts)
+
+
 def require_alike(instance: Instance, parts: Sequence[int]) -> None:
     """Refuse parts of a tensor that have bytes between them, or that tasks or copies treat differently.
 
@@ -124,25 +138,3 @@ def require_alike(instance: Instance, parts: Sequence[int]) -> None:
             f"local search: the parts of '{blocks[0].tensor}' differ in their uses or copies, or do not "
             "follow each other; such parts are placed in paged memory only"
         )
-
-
-def chains(keys: Sequence[Hashable], rank: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-    """Chain elements with the same key by rank; an element whose key is None is alone in its chain.
-
-    Returns
-    -------
-    tuple of list of int
-        Per element: the first of its chain, the next one and the one before; -1 where there is no such
-        element.
-    """
-    first, following, before = list(range(len(keys))), [-1] * len(keys), [-1] * len(keys)
-    latest: dict[Hashable, int] = {}
-    for i in sorted(range(len(keys)), key=lambda i: rank[i]):
-        if keys[i] is None:
-            continue
-        if keys[i] in latest:
-            before[i] = latest[keys[i]]
-            following[before[i]] = i
-            first[i] = first[before[i]]
-        latest[keys[i]] = i
-    return first, following, before

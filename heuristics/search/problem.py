@@ -14,7 +14,7 @@ from ...validate.host_memory import ALIGNMENT_BYTES
 from ...validate.schedule import MemoryModel
 from ..clock import look
 from ..host_work import HostRun
-from ..parts import require_alike, tensors_of
+from ..parts import require_parts_alike
 from .columns import (
     ABSENT,
     DEVICE,
@@ -71,9 +71,7 @@ def problem_of(
         For parts in contiguous memory that tasks or copies treat differently.
     """
     if memory == "contiguous" and addresses:
-        for parts in tensors_of(instance):
-            look()
-            require_alike(instance, parts)
+        require_parts_alike(instance)
     return arranged(
         columns_of(instance, memory),
         moves=moves,
