@@ -101,7 +101,7 @@ def tensors_of(instance: Instance) -> list[list[int]]:
 
 
 def require_parts_alike(instance: Instance) -> None:
-    """Refuse parts that have bytes between them, or that tasks or copies treat differently.
+    """Refuse parts of a tensor that have bytes between them, or that tasks or copies treat differently.
 
     Raises
     ------
@@ -110,31 +110,21 @@ def require_parts_alike(instance: Instance) -> None:
     """
     for parts in tensors_of(instance):
         look()
-        require_alike(instance, parts)
-
-
-def require_alike(instance: Instance, parts: Sequence[int]) -> None:
-    """Refuse parts of a tensor that have bytes between them, or that tasks or copies treat differently.
-
-    Raises
-    ------
-    Refusal
-        Names the tensor.
-    """
-    blocks = [instance.blocks[d] for d in parts]
-    kinds = {
-        (
-            *(instance.uses[d], instance.writers[d], b.initially, b.finally_),
-            *(b.offload_ns is None, b.prefetch_ns is None, b.move_ns is None),
-        )
-        for d, b in zip(parts, blocks, strict=True)
-    }
-    begins = [b.begin or 0 for b in blocks]
-    ends = [
-        begin + ceil_to(b.bytes, instance.alignment_bytes) for begin, b in zip(begins, blocks, strict=True)
-    ]
-    if len(kinds) > 1 or begins != [0, *ends[:-1]]:
-        raise Refusal(
-            f"local search: the parts of '{blocks[0].tensor}' differ in their uses or copies, or do not "
-            "follow each other; such parts are placed in paged memory only"
-        )
+        blocks = [instance.blocks[d] for d in parts]
+        kinds = {
+            (
+                *(instance.uses[d], instance.writers[d], b.initially, b.finally_),
+                *(b.offload_ns is None, b.prefetch_ns is None, b.move_ns is None),
+            )
+            for d, b in zip(parts, blocks, strict=True)
+        }
+        begins = [b.begin or 0 for b in blocks]
+        ends = [
+            begin + ceil_to(b.bytes, instance.alignment_bytes)
+            for begin, b in zip(begins, blocks, strict=True)
+        ]
+        if len(kinds) > 1 or begins != [0, *ends[:-1]]:
+            raise Refusal(
+                f"local search: the parts of '{blocks[0].tensor}' differ in their uses or copies, or do not "
+                "follow each other; such parts are placed in paged memory only"
+            )

@@ -118,28 +118,36 @@ def plan_of(schedule: Schedule) -> Plan:
 
 def order_of(instance: Instance, plan: Iterable[Run]) -> list[Run]:
     """Return all runs in order: within a stage, second runs in the order of tasks, then the first run."""
-    again: dict[int, list[int]] = defaultdict(list)
-    for k, t in plan:
-        again[t].append(k)
-    return [
-        (k, t)
-        for t in range(len(instance.tasks) + 1)
-        for k in (*sorted(again[t]), *([t] if t < len(instance.tasks) else []))
-    ]
+    total, reached = len(instance.tasks), 0
+    first, runs = list(zip(range(total), range(total), strict=True)), []
+    for k, t in _in_order(plan):
+        runs += first[reached:t]
+        runs.append((k, t))
+        reached = t
+    return runs + first[reached:]
+
+
+def _in_order(plan: Iterable[Run]) -> list[Run]:
+    return sorted(plan, key=lambda run: (run[1], run[0]))
 
 
 def useful(instance: Instance, plan: Iterable[Run]) -> Plan:
     """Return the plan without second runs whose outputs are neither read nor needed at the end."""
-    needed = {d for d, block in enumerate(instance.blocks) if block.finally_ == "device"}
-    kept = set()
-    for k, t in reversed(order_of(instance, plan)):
-        task = instance.tasks[k]
-        if k != t:
-            if needed.isdisjoint(task.outputs):
-                continue
+    kept: set[Run] = set()
+    following: dict[int, int] = {}  # per task, the stage of its next second run
+    read: dict[int, int] = {}  # per block, the stage of the next second run that reads it
+    end = len(instance.tasks) + 1
+    for k, t in reversed(_in_order(plan)):
+        task, until = instance.tasks[k], following.get(k, end)
+        if any(
+            read.get(d, end) < until
+            or any(use < until for use in _first_from(instance.uses[d], t))
+            or (until == end and instance.blocks[d].finally_ == "device")
+            for d in task.outputs
+        ):
             kept.add((k, t))
-        needed.difference_update(task.outputs)
-        needed.update(task.inputs, task.updates)
+            following[k] = t
+            read.update(dict.fromkeys((*task.inputs, *task.updates), t))
     return frozenset(kept)
 
 
