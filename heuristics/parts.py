@@ -7,13 +7,14 @@ part is offloaded first and prefetched last.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 
 from ..instances.instance import Instance
 from ..instances.memory import footprint, live_bytes, needs
 from ..instances.transforms import in_parts, split_parts
 from ..instances.units import PAGE_BYTES, ceil_to
+from .clock import look
 from .gaps import Gap, gaps_of
 from .methods import Refusal
 
@@ -99,50 +100,31 @@ def tensors_of(instance: Instance) -> list[list[int]]:
     return [sorted(parts, key=lambda d: instance.blocks[d].begin or 0) for parts in tensors.values()]
 
 
-def require_alike(instance: Instance, parts: Sequence[int]) -> None:
+def require_parts_alike(instance: Instance) -> None:
     """Refuse parts of a tensor that have bytes between them, or that tasks or copies treat differently.
 
     Raises
     ------
     Refusal
-        Names the tensor.
+        Names the first such tensor.
     """
-    blocks = [instance.blocks[d] for d in parts]
-    kinds = {
-        (
-            *(instance.uses[d], instance.writers[d], b.initially, b.finally_),
-            *(b.offload_ns is None, b.prefetch_ns is None, b.move_ns is None),
-        )
-        for d, b in zip(parts, blocks, strict=True)
-    }
-    begins = [b.begin or 0 for b in blocks]
-    ends = [
-        begin + ceil_to(b.bytes, instance.alignment_bytes) for begin, b in zip(begins, blocks, strict=True)
-    ]
-    if len(kinds) > 1 or begins != [0, *ends[:-1]]:
-        raise Refusal(
-            f"local search: the parts of '{blocks[0].tensor}' differ in their uses or copies, or do not "
-            "follow each other; such parts are placed in paged memory only"
-        )
-
-
-def chains(keys: Sequence[Hashable], rank: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-    """Chain elements with the same key by rank; an element whose key is None is alone in its chain.
-
-    Returns
-    -------
-    tuple of list of int
-        Per element: the first of its chain, the next one and the one before; -1 where there is no such
-        element.
-    """
-    first, following, before = list(range(len(keys))), [-1] * len(keys), [-1] * len(keys)
-    latest: dict[Hashable, int] = {}
-    for i in sorted(range(len(keys)), key=lambda i: rank[i]):
-        if keys[i] is None:
-            continue
-        if keys[i] in latest:
-            before[i] = latest[keys[i]]
-            following[before[i]] = i
-            first[i] = first[before[i]]
-        latest[keys[i]] = i
-    return first, following, before
+    for parts in tensors_of(instance):
+        look()
+        blocks = [instance.blocks[d] for d in parts]
+        kinds = {
+            (
+                *(instance.uses[d], instance.writers[d], b.initially, b.finally_),
+                *(b.offload_ns is None, b.prefetch_ns is None, b.move_ns is None),
+            )
+            for d, b in zip(parts, blocks, strict=True)
+        }
+        begins = [b.begin or 0 for b in blocks]
+        ends = [
+            begin + ceil_to(b.bytes, instance.alignment_bytes)
+            for begin, b in zip(begins, blocks, strict=True)
+        ]
+        if len(kinds) > 1 or begins != [0, *ends[:-1]]:
+            raise Refusal(
+                f"local search: the parts of '{blocks[0].tensor}' differ in their uses or copies, or do not "
+                "follow each other; such parts are placed in paged memory only"
+            )

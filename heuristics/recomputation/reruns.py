@@ -47,26 +47,39 @@ def stages_of(instance: Instance) -> list[list[int]]:
 
 def each_stage(instance: Instance) -> Iterator[list[int]]:
     """Yield the stages of `stages_of` one by one, because all of them together may need too much memory."""
-    total = len(instance.tasks)
-    lost_by: list[list[int]] = [[] for _ in instance.tasks]  # per task, those that cannot run again after it
-    lasting = []
-    for k, task in enumerate(instance.tasks):
-        # a write of what it reads, from its own first run on; a write of an output that is not its first
-        changes = [w for d in task.inputs for w in _first_from(instance.writers[d], k)]
-        changes += [w for d in task.outputs for w in instance.writers[d][1:2]]
-        first = min(changes, default=total)
-        lasting.append(task.recomputable and not task.updates and first > k)
-        if first < total:
-            lost_by[first].append(k)
+    total, last = len(instance.tasks), last_stages(instance)
+    lost_by: list[list[int]] = [[] for _ in range(total + 1)]  # per stage, the tasks of which it is the last
+    for k, stage in enumerate(last):
+        lost_by[stage].append(k)
     again: dict[int, None] = {}
-    for t in range(total + any(block.finally_ == "device" for block in instance.blocks)):
+    for t in range(_count_stages(instance)):
         look()
         if t:
             for k in lost_by[t - 1]:
                 again.pop(k, None)
-            if lasting[t - 1]:
+            if last[t - 1] >= t:
                 again[t - 1] = None
         yield [*again, *([t] if t < total else [])]
+
+
+def last_stages(instance: Instance) -> list[int]:
+    """Return, per task, the last stage in which it may run again: from the one behind its first run to that.
+
+    For a task that may not, this is the task itself.
+    """
+    end, last = _count_stages(instance) - 1, []
+    for k, task in enumerate(instance.tasks):
+        look()
+        # a write of what it reads, from its own first run on; a write of an output that is not its first
+        changes = [w for d in task.inputs for w in _first_from(instance.writers[d], k)]
+        changes += [w for d in task.outputs for w in instance.writers[d][1:2]]
+        may = task.recomputable and not task.updates
+        last.append(max(min(changes, default=end), k) if may else k)
+    return [min(stage, end) for stage in last]
+
+
+def _count_stages(instance: Instance) -> int:
+    return len(instance.tasks) + any(block.finally_ == "device" for block in instance.blocks)
 
 
 def _first_from(positions: Sequence[int], k: int) -> Sequence[int]:
@@ -105,50 +118,55 @@ def plan_of(schedule: Schedule) -> Plan:
 
 def order_of(instance: Instance, plan: Iterable[Run]) -> list[Run]:
     """Return all runs in order: within a stage, second runs in the order of tasks, then the first run."""
-    again: dict[int, list[int]] = defaultdict(list)
-    for k, t in plan:
-        again[t].append(k)
-    return [
-        (k, t)
-        for t in range(len(instance.tasks) + 1)
-        for k in (*sorted(again[t]), *([t] if t < len(instance.tasks) else []))
-    ]
+    total, reached = len(instance.tasks), 0
+    first, runs = list(zip(range(total), range(total), strict=True)), []
+    for k, t in _in_order(plan):
+        runs += first[reached:t]
+        runs.append((k, t))
+        reached = t
+    return runs + first[reached:]
+
+
+def _in_order(plan: Iterable[Run]) -> list[Run]:
+    return sorted(plan, key=lambda run: (run[1], run[0]))
 
 
 def useful(instance: Instance, plan: Iterable[Run]) -> Plan:
     """Return the plan without second runs whose outputs are neither read nor needed at the end."""
-    needed = {d for d, block in enumerate(instance.blocks) if block.finally_ == "device"}
-    kept = set()
-    for k, t in reversed(order_of(instance, plan)):
-        task = instance.tasks[k]
-        if k != t:
-            if needed.isdisjoint(task.outputs):
-                continue
+    kept: set[Run] = set()
+    following: dict[int, int] = {}  # per task, the stage of its next second run
+    read: dict[int, int] = {}  # per block, the stage of the next second run that reads it
+    end = len(instance.tasks) + 1
+    for k, t in reversed(_in_order(plan)):
+        task, until = instance.tasks[k], following.get(k, end)
+        if any(
+            read.get(d, end) < until
+            or any(use < until for use in _first_from(instance.uses[d], t))
+            or (until == end and instance.blocks[d].finally_ == "device")
+            for d in task.outputs
+        ):
             kept.add((k, t))
-        needed.difference_update(task.outputs)
-        needed.update(task.inputs, task.updates)
+            following[k] = t
+            read.update(dict.fromkeys((*task.inputs, *task.updates), t))
     return frozenset(kept)
 
 
 @dataclass(frozen=True, slots=True)
-class Unrolled:
-    """An instance in which second runs are tasks.
+class Names:
+    """What tasks and blocks stand for in an instance in which second runs are tasks.
 
     Attributes
     ----------
-    instance
-        The instance. The blocks that one run writes of a tensor in parts form a tensor of their own.
     runs
         Per task, the run of the original instance that it stands for.
     copies
         Per block, the original block and the second run that writes this copy; None for the first copy.
     """
 
-    instance: Instance
     runs: tuple[Run, ...]
     copies: tuple[tuple[int, Run | None], ...]
 
-    def translated(self, guide: Guide, other: Unrolled) -> Guide:
+    def translated(self, guide: Guide, other: Names) -> Guide:
         """Return a guide for the same instance under another plan, with the gaps and runs that exist in both.
 
         A second run that is new takes the algorithm of the first run.
@@ -173,6 +191,24 @@ class Unrolled:
         )
 
 
+def names_of(instance: Instance, plan: Iterable[Run]) -> Names:
+    """Return the runs of a plan, in order, and the blocks that they need beside the first copies."""
+    runs = order_of(instance, plan)
+    copies: list[tuple[int, Run | None]] = [(d, None) for d in range(len(instance.blocks))]
+    copies += [(d, (k, t)) for k, t in runs if k != t for d in instance.tasks[k].outputs]
+    return Names(tuple(runs), tuple(copies))
+
+
+@dataclass(frozen=True, slots=True)
+class Unrolled(Names):
+    """An instance in which second runs are tasks.
+
+    The blocks that one run writes of a tensor in parts form a tensor of their own.
+    """
+
+    instance: Instance
+
+
 def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
     """Return the instance in which the second runs of a plan are tasks.
 
@@ -183,8 +219,9 @@ def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
     plan
         Second runs, each of which `stages_of` allows.
     """
-    runs = order_of(instance, plan)
-    copies: list[tuple[int, Run | None]] = [(d, None) for d in range(len(instance.blocks))]
+    named = names_of(instance, plan)
+    runs, copies = named.runs, named.copies
+    numbers = {copy: d for d, copy in enumerate(copies)}
     latest = list(range(len(instance.blocks)))
     tasks: list[Task] = []
     titles = distinct(instance.tasks[k].name for k, _ in runs)
@@ -195,8 +232,7 @@ def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
         updates = tuple(latest[d] for d in task.updates)
         if k != t:
             for d in task.outputs:
-                latest[d] = len(copies)
-                copies.append((d, (k, t)))
+                latest[d] = numbers[d, (k, t)]
         outputs = tuple(latest[d] for d in task.outputs)
         tasks.append(
             msgspec.structs.replace(
@@ -222,7 +258,7 @@ def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
         origin=msgspec.UNSET,
         layers=msgspec.UNSET,
     )
-    return Unrolled(again, tuple(runs), tuple(copies))
+    return Unrolled(runs, copies, again)
 
 
 def _copy(block: Block, name: str, run: Run | None, tensor: int, *, last: bool) -> Block:

@@ -20,11 +20,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...instances.instance import Instance
-from ...instances.memory import footprint, stuck_bytes
 from ...validate.schedule import MemoryModel, Schedule
-from ..gaps import Guide, stays_of
-from ..search.search import LocalSearch
-from .reruns import Plan, Run, Unrolled, each_stage, plan_of, rolled_up, unrolled, useful
+from ..gaps import Guide, require_copies
+from ..parts import require_parts_alike
+from ..search.columns import columns_of
+from ..search.descents import Descents
+from ..search.problem import arranged, stays
+from ..search.program import program_of
+from .reruns import Plan, Run, last_stages, plan_of, rolled_up, unrolled, useful
+from .unrolling import Unrolling, excess, unrolling
 
 _HISTORY = 20
 """Number of earlier costs that late acceptance compares a plan with."""
@@ -53,8 +57,8 @@ class _Point:
     """A plan and the search for its transfers; `excess` counts the bytes without room whatever is evicted."""
 
     plan: Plan
-    again: Unrolled
-    search: LocalSearch
+    again: Unrolling
+    search: Descents
     excess: int
 
     @property
@@ -87,15 +91,16 @@ class RerunSearch:
         self.instance, self.memory = instance, memory
         self._seed, self._without = seed, tuple(without)
         self._random = np.random.default_rng(seed)
-        self._allowed: list[set[int]] = []
-        candidates: set[int] = set()
-        for t, stage in enumerate(each_stage(instance)):  # which looks at the clock
-            self._allowed.append(set(stage) - {t})
-            candidates |= self._allowed[-1]
-        self._maker = {
-            d: k for k, task in enumerate(instance.tasks) if task.recomputable for d in task.outputs
-        }
-        self._candidates = len(candidates)
+        require_copies(instance)
+        if memory == "contiguous":
+            require_parts_alike(instance)
+        self._columns = columns_of(instance, memory)
+        self._last = np.array(last_stages(instance))
+        self._maker = np.full(len(instance.blocks), -1)
+        for k, task in enumerate(instance.tasks):
+            if task.recomputable:
+                self._maker[[*task.outputs]] = k
+        self._candidates = int(np.count_nonzero(self._last > np.arange(len(self._last))))
         self._polished = self._explored = self._tried = self._best_at = 0
         point = self._point(frozenset(), None)
         self._best = self._current = point
@@ -121,8 +126,12 @@ class RerunSearch:
 
     def schedule(self, method: str) -> Schedule | None:
         """Return the best program as a schedule; None while there is none."""
-        found = self._best.search.schedule(method)
-        return None if found is None else rolled_up(self.instance, self._best.again, found, method)
+        search = self._best.search
+        if search.makespan_ns is None:
+            return None
+        again = unrolled(self.instance, self._best.plan)
+        program = program_of(again.instance, search.problem, self.memory, search.log())
+        return rolled_up(self.instance, again, program.finish(method), method)
 
     # --- what is tried ----------------------------------------------------------------------------
 
@@ -130,7 +139,7 @@ class RerunSearch:
         """Start from the second runs of a schedule, or from a guide to transfers without second runs."""
         if isinstance(start, Schedule):
             plan = useful(self.instance, plan_of(start))
-            self.offer_plan(plan if self._may(plan) else frozenset(), None)
+            self.offer_plan(plan if all(self._may(k, t) for k, t in plan) else frozenset(), None)
         else:
             self.offer_plan(frozenset(), start)
 
@@ -184,7 +193,7 @@ class RerunSearch:
     def _relieve(self) -> None:
         """Add second runs where the pool is too small whatever is evicted: the best of a few draws."""
         draws = [self._changed(self._best) for _ in range(_DRAWS)]
-        plan = min(draws, key=lambda plan: _excess(unrolled(self.instance, plan).instance))
+        plan = min(draws, key=lambda plan: excess(self._unrolling(plan).columns))
         self._tried += _DRAWS
         self._explored += _DRAWS * len(self._best.again.runs)
         point = self._point(plan, None)
@@ -193,8 +202,11 @@ class RerunSearch:
 
     def _point(self, plan: Plan, start: _Point | Guide | None) -> _Point:
         """Return a plan after a short search from another plan's transfers, from a guide, or from nothing."""
-        again = unrolled(self.instance, plan)
-        search = LocalSearch(again.instance, self.memory, self._seed, self._without)
+        again = self._unrolling(plan)
+        problem = arranged(
+            again.columns, moves="moves" not in self._without, sides="places" not in self._without
+        )
+        search = Descents(problem, self.memory, self._seed, self._without)
         if isinstance(start, _Point):
             search.offer(start.again.translated(start.search.guide(), again))
         elif start is not None:
@@ -202,11 +214,14 @@ class RerunSearch:
         work = _EFFORT * len(again.runs)
         search.run(work=work)
         self._explored += work
-        excess = 0 if search.makespan_ns is not None else _excess(again.instance)
-        return _Point(plan, again, search, excess)
+        return _Point(plan, again, search, 0 if search.makespan_ns is not None else excess(again.columns))
 
-    def _may(self, plan: Plan) -> bool:
-        return all(t < len(self._allowed) and k in self._allowed[t] for k, t in plan)
+    def _unrolling(self, plan: Plan) -> Unrolling:
+        return unrolling(self.instance, self._columns, plan)
+
+    def _may(self, k: int, t: int) -> bool:
+        """Whether a task may run again in a stage."""
+        return bool(k < t <= self._last[k])
 
     # --- changes of a plan ------------------------------------------------------------------------
 
@@ -234,7 +249,7 @@ class RerunSearch:
     def _shift(self, plan: set[Run]) -> None:
         """Move a second run before another first run."""
         k, t = sorted(plan)[self._draw(len(plan))]
-        near = [s for s in range(len(self._allowed)) if k in self._allowed[s] and s != t]
+        near = [s for s in range(k + 1, self._last[k] + 1) if s != t]
         if near:
             near.sort(key=lambda s: abs(s - t))
             plan.remove((k, t))
@@ -250,34 +265,24 @@ class RerunSearch:
         over = (
             late[self._draw(len(late)) * self._draw(len(late)) // len(late)] if late and self._draw(4) else -1
         )
-        stays = [
-            (k, t)
-            for copy, after, until in stays_of(again.instance)
-            if over < 0 or after < over <= until
-            for d in [again.copies[copy][0]]
-            for t in [again.runs[until][1] if until < len(again.runs) else len(self.instance.tasks)]
-            for k in [self._maker.get(d, -1)]
-            if t < len(self._allowed) and k in self._allowed[t] and (k, t) not in plan
-        ]
-        if stays:
-            self._add(plan, stays[self._draw(len(stays))], float(self._random.choice((0.0, 0.5, 0.9))))
+        block, after, until = stays(again.columns)
+        stage = np.array([t for _, t in again.runs] + [len(self.instance.tasks)])[until]
+        maker = self._maker[np.array([d for d, _ in again.copies])[block]]
+        chosen = (until > after + 1) & (maker >= 0) & (maker < stage) & (stage <= self._last[maker])
+        if over >= 0:
+            chosen &= (after < over) & (over <= until)
+        pairs = zip(maker[chosen].tolist(), stage[chosen].tolist(), strict=True)
+        found = [run for run in pairs if run not in plan]
+        if found:
+            self._add(plan, found[self._draw(len(found))], float(self._random.choice((0.0, 0.5, 0.9))))
 
     def _add(self, plan: set[Run], run: Run, deep: float) -> None:
         plan.add(run)
         k, t = run
         for d in self.instance.tasks[k].inputs:
-            maker = self._maker.get(d, -1)
-            if maker in self._allowed[t] and (maker, t) not in plan and self._random.random() < deep:
+            maker = int(self._maker[d])
+            if maker >= 0 and self._may(maker, t) and (maker, t) not in plan and self._random.random() < deep:
                 self._add(plan, (maker, t), deep)
 
     def _draw(self, below: int) -> int:
         return int(self._random.integers(below))
-
-
-def _excess(instance: Instance) -> int:
-    """Return the sum, over all tasks, of the bytes that have no room whatever is evicted."""
-    scratch = [min(a.workspace_bytes for a in task.algorithms) for task in instance.tasks]
-    return sum(
-        max(stuck + footprint(instance, k) + scratch[k] - instance.pool_bytes, 0)
-        for k, stuck in enumerate(stuck_bytes(instance))
-    )

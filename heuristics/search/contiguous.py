@@ -13,8 +13,9 @@ from ...instances.instance import Instance
 from ...instances.transforms import in_parts
 from ...validate.schedule import MemoryModel, Schedule
 from ..gaps import Guide
+from .descents import CHUNK, Descents
 from .kernel import ANY, EARLY_LOW, PLACED, Decisions, simulate
-from .search import CHUNK, LocalSearch
+from .search import LocalSearch
 
 Place = Callable[[Sequence[tuple[int, int, int]], int, int], Sequence[int] | None]
 """A function that finds an offset for each piece of memory.
@@ -94,7 +95,7 @@ class ContiguousSearch(LocalSearch):
         super().suggest(guide)
         self._relaxed.suggest(guide)
 
-    def follow(self, other: LocalSearch, *, at_once: bool) -> None:
+    def follow(self, other: Descents, *, at_once: bool) -> None:
         """Let both searches follow those of another, as `LocalSearch.follow` does."""
         super().follow(other, at_once=at_once)
         if isinstance(other, ContiguousSearch):

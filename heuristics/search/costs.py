@@ -9,13 +9,13 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from ...instances.instance import Instance
-from ...instances.memory import fastest
 from .kernel import (
     AFTER,
+    ALGORITHMS,
     BLOCK,
     BYTES,
     COST,
+    DURATION,
     FIRST_PART,
     LIGHT,
     NEVER,
@@ -39,7 +39,7 @@ tasks costs nothing.
 """
 
 
-def with_light(instance: Instance, problem: Problem) -> Problem:
+def with_light(problem: Problem) -> Problem:
     """Return a problem in which light gaps are marked: their blocks are evicted wherever that is possible.
 
     The bytes of a light gap cost next to nothing, as those of a block of some KiB that takes a whole page.
@@ -49,7 +49,8 @@ def with_light(instance: Instance, problem: Problem) -> Problem:
     """
     gaps = problem.gaps.copy()
     rate = _rates(problem, by_tensor=False)
-    before = np.cumsum([0, *(algorithm.duration_ns for algorithm in fastest(instance))])
+    begin = problem.tasks[: problem.length, ALGORITHMS]
+    before = np.append(0, np.cumsum(np.minimum.reduceat(problem.algorithms[:, DURATION], begin)))
     stay = before[gaps[:, UNTIL]] - before[gaps[:, AFTER] + 1]
     copies = np.maximum(problem.blocks[:, [OFFLOAD_NS, PREFETCH_NS]], 0).astype(np.float64)
     met = ((copies**2).sum(axis=0) / np.maximum(copies.sum(axis=0), 1)).sum()

@@ -34,7 +34,7 @@ Integers = NDArray[np.int64]
 """Array of int64."""
 
 
-def decisions_of(instance: Instance, problem: Problem, guide: Guide) -> Decisions:
+def decisions_of(problem: Problem, guide: Guide) -> Decisions:
     """Return complete decisions: copies in the order of a guide, the others in that of writers and uses.
 
     In contiguous memory, blocks that leave and workspaces have high places, other blocks low ones.
@@ -55,7 +55,7 @@ def decisions_of(instance: Instance, problem: Problem, guide: Guide) -> Decision
         prefetches=_ordered(problem.gaps[:, UNTIL], problem.gaps[:, BLOCK], back),
         hold=hold,
         algorithm=np.array(guide.algorithms, dtype=np.int64),
-        side=np.zeros(len(instance.blocks) + len(keys) + len(instance.tasks), dtype=np.int64),
+        side=np.zeros(len(problem.blocks) + len(keys) + problem.length, dtype=np.int64),
     )
     _arrange(problem, decisions)
     choose_sides(problem, decisions)
@@ -148,7 +148,7 @@ def decisions_from(instance: Instance, problem: Problem, schedule: Schedule) -> 
             after = uses[d][used - 1] if used else -1
             if (d, after) in keys:
                 evicted[d, after] = None
-    decisions = decisions_of(instance, problem, Guide(list(evicted), [], algorithms))
+    decisions = decisions_of(problem, Guide(list(evicted), [], algorithms))
     decisions.offloads[:] = _ordered(problem.versions[:, WRITER], problem.versions[:, BLOCK], list(offloads))
     _arrange(problem, decisions)
     return decisions

@@ -1,37 +1,38 @@
-"""Conversion of an instance to the arrays of local search."""
+"""Conversion of an instance to the arrays that the kernel of local search works on."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from itertools import chain
-from math import ceil
-from typing import Any, NamedTuple
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...instances.figures import MILLION
 from ...instances.instance import Instance
-from ...instances.memory import least_budget
 from ...validate.host_memory import ALIGNMENT_BYTES
-from ...validate.schedule import MemoryModel, unit_bytes
-from ..carried import as_read
+from ...validate.schedule import MemoryModel
 from ..clock import look
 from ..host_work import HostRun
-from ..parts import chains, require_alike, tensors_of
+from ..parts import require_parts_alike
+from .columns import (
+    ABSENT,
+    DEVICE,
+    HOST,
+    INPUT,
+    OUTPUT,
+    UPDATE,
+    Columns,
+    Integers,
+    columns_of,
+    integers,
+)
 from .kernel import (
     ALGORITHMS,
     FIXED,
     TASK_KIND,
     Problem,
 )
-
-Integers = NDArray[np.int64]
-"""Array of int64."""
-
-Reals = NDArray[np.float64]
-"""Array of float64."""
 
 _SHARE = 500
 """Divisor of the pool: the smallest blocks may get places of their own in one part of this many."""
@@ -69,44 +70,59 @@ def problem_of(
     Refusal
         For parts in contiguous memory that tasks or copies treat differently.
     """
-    instance = as_read(instance, memory)
-    contiguous = memory == "contiguous" and addresses
-    unit = unit_bytes(instance, memory)
-    tasks, blocks = instance.tasks, instance.blocks
-    total = len(tasks)
-    touches = _Touches.of(instance)
-    size = -(-_integers([block.bytes for block in blocks]) // unit) * unit
-    algorithms = _integers([(a.duration_ns, a.workspace_bytes) for task in tasks for a in task.algorithms], 2)
-    count = _integers([len(task.algorithms) for task in tasks])
-    capacity = max(instance.pool_bytes, 0) // unit * unit
-    private = np.full(len(blocks), -1, dtype=np.int64)
+    if memory == "contiguous" and addresses:
+        require_parts_alike(instance)
+    return arranged(
+        columns_of(instance, memory),
+        moves=moves,
+        sides=sides,
+        addresses=addresses,
+        runs_on_host=runs_on_host,
+    )
+
+
+def arranged(
+    columns: Columns,
+    *,
+    moves: bool = True,
+    sides: bool = True,
+    addresses: bool = True,
+    runs_on_host: Sequence[HostRun] = (),
+) -> Problem:
+    """Return the arrays of `problem_of` for an instance that is given as columns.
+
+    Parts in contiguous memory have to be treated alike by tasks and copies.
+    """
+    contiguous = columns.contiguous and addresses
+    unit, total, touches = columns.unit, columns.length, columns.touches
+    at_first, at_last, carried = columns.first, columns.last, columns.carried
+    number = len(columns.size)
+    size = _ceil(columns.size, unit)
+    algorithms, count = columns.algorithms.copy(), columns.choices
+    capacity = max(columns.pool, 0) // unit * unit
+    private = np.full(number, -1, dtype=np.int64)
     look()
-    if memory == "contiguous":
-        capacity = _make_private(instance, touches, algorithms, count, capacity, size, private)
-    algorithms[:, 1] = -(-algorithms[:, 1] // unit) * unit
+    if columns.contiguous:
+        capacity = _make_private(columns, capacity, size, private)
+    algorithms[:, 1] = _ceil(algorithms[:, 1], unit)
     look()
 
-    carried = np.array([block.initially == "carried" for block in blocks], dtype=bool)
-    at_first = np.array([block.initially for block in blocks], dtype="U7")
-    at_last = np.array([block.finally_ for block in blocks], dtype="U8")
-    at_first[carried] = at_last[carried] = "device"
-    leaves = np.array([block.offload_ns is not None for block in blocks], dtype=bool)
-    returns = np.array([block.prefetch_ns is not None for block in blocks], dtype=bool)
-    uses = np.bincount(touches.block, minlength=len(blocks))
-    last_use = np.full(len(blocks), -1, dtype=np.int64)
+    leaves, returns = (columns.times[:, :2] >= 0).T
+    uses = np.bincount(touches.block, minlength=number)
+    last_use = np.full(number, -1, dtype=np.int64)
     last_use[touches.block] = touches.task
-    writes = touches.kind != _INPUT
+    writes = touches.kind != INPUT
     writer_block, writer = touches.block[writes], touches.task[writes]
-    first_writer = np.full(len(blocks), total + 1, dtype=np.int64)
+    first_writer = np.full(number, total + 1, dtype=np.int64)
     first_writer[writer_block[::-1]] = writer[::-1]
 
     # stays between uses: where a block can be away is a gap; what comes from the host has one at first
-    block, after, until = _stays(touches, at_first != "absent", at_last == "device", total)
-    from_host = (at_first[block] == "host") & (after == -1)
+    block, after, until = stays(columns)
+    from_host = (at_first[block] == HOST) & (after == -1)
     alone = carried & (first_writer <= total)  # and so not on the host
-    on_host = (at_first[block] != "absent") & (first_writer[block] > after) & ~alone[block]
-    stays = carried[block] & (after == -1)
-    is_gap = returns[block] & (on_host | leaves[block]) & (until > after + 1) & ~stays
+    on_host = (at_first[block] != ABSENT) & (first_writer[block] > after) & ~alone[block]
+    stay = carried[block] & (after == -1)
+    is_gap = returns[block] & (on_host | leaves[block]) & (until > after + 1) & ~stay
     rest = is_gap & ~from_host & (size[block] > 0)
     gap_block, gap_after, gap_until = (
         np.concatenate((values[from_host], values[rest])) for values in (block, after, until)
@@ -130,19 +146,18 @@ def problem_of(
         version_block * span + version_writer + 1, gap_block * span + gap_after + 1, "right"
     )
     version_of = np.where(np.append(version_block, -1)[earlier - 1] == gap_block, earlier - 1, -1)
-    due = np.full(len(blocks), -1, dtype=np.int64)
+    due = np.full(number, -1, dtype=np.int64)
     due[version_block] = np.arange(len(version_block))
-    due[at_last != "host"] = -1
+    due[at_last != HOST] = -1
 
-    first, begin, following, spanned = _places_in_tensors(instance, size, contiguous).T
-    gap_chains, version_chains = _chains(
-        instance, (gap_block, gap_after, gap_until), (version_block, version_writer)
-    )
+    first, begin, following, spanned = _places_in_tensors(columns, size, contiguous).T
+    gap_chains = _chains(columns, (gap_block, gap_after, gap_until), 1)[:, [1, 2, 0]]
+    version_chains = _chains(columns, (version_block, version_writer), -1)[:, [1, 0]]
     look()
-    reads = touches.kind != _OUTPUT
+    reads = touches.kind != OUTPUT
     initial = np.lexsort((begin, first))
-    initial = initial[(at_first == "device")[initial] & ((uses > 0) | (at_last == "device"))[initial]]
-    dead = (last_use[touches.block] == touches.task) & (at_last[touches.block] != "device")
+    initial = initial[(at_first == DEVICE)[initial] & ((uses > 0) | (at_last == DEVICE))[initial]]
+    dead = (last_use[touches.block] == touches.task) & (at_last[touches.block] != DEVICE)
 
     def listed(chosen: NDArray[np.bool_], *keys: Integers) -> tuple[Integers, Integers]:
         """Blocks that tasks touch, by task and then by keys, the last of which counts most."""
@@ -155,8 +170,8 @@ def problem_of(
     table, lists = _lists(
         [
             listed(reads, begin),
-            listed(touches.kind == _UPDATE),
-            listed(touches.kind == _OUTPUT, begin, first, -spanned),
+            listed(touches.kind == UPDATE),
+            listed(touches.kind == OUTPUT, begin, first, -spanned),
             listed(dead),
             (gap_after[by_start] + 1, by_start),
             (version_writer[by_writer], by_writer),
@@ -164,53 +179,47 @@ def problem_of(
         total + 2,
     )
     table[:, FIXED] = np.pad(fixed, (0, 2))
-    kinds = _integers(_kinds(task.algorithms for task in tasks))
-    table[:-2, TASK_KIND] = kinds
+    table[:-2, TASK_KIND] = columns.kind
     look()
-    ends = np.append(kinds, (-1, -1))  # of no task: the end, and before the start
-    exact = _integers([block.bytes for block in blocks])
-    copied = -(-exact // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    host, homes = _host_bytes(instance), np.full(len(blocks), -1, dtype=np.int64)
+    ends = np.append(columns.kind, (-1, -1))  # of no task: the end, and before the start
+    copied = _ceil(columns.size, ALIGNMENT_BYTES)
+    host, homes = columns.host, np.full(number, -1, dtype=np.int64)
     if host >= 0:
-        at_home = (at_first == "host") & (at_last == "host")
+        at_home = (at_first == HOST) & (at_last == HOST)
         homes[at_home] = np.cumsum(copied[at_home]) - copied[at_home]
         host = max(host - int(copied[at_home].sum()), 0)
         copied[at_home] = 0
-    gap_kinds = _kinds(
-        zip(exact[gap_block].tolist(), ends[gap_after].tolist(), ends[gap_until].tolist(), strict=True)
-    )
+    gap_kinds = _alike(columns.size[gap_block], ends[gap_after], ends[gap_until])
     table[:, ALGORITHMS] = np.pad(np.cumsum(np.append(0, count)), (0, 1), "edge")
     none = np.zeros_like(gap_block)
     at_start = {int(gap_block[g]): int(g) for g in np.flatnonzero(gap_after == -1)}
-    copies, shares = _copies(instance)
-    times = (*copies.T, _integers([-1 if b.move_ns is None else b.move_ns for b in blocks]))
     return Problem(
         length=total,
         capacity=capacity,
-        single=instance.engines == "single",
+        single=columns.single,
         contiguous=contiguous,
-        timed=instance.is_coupled,
+        timed=columns.timed,
         host=host,
         moves=moves and contiguous,
         sides=sides and contiguous,
-        parts=any(block.tensor is not None for block in blocks),
+        parts=bool((columns.tensor >= 0).any()),
         private=private,
         homes=homes,
         initial=initial,
         blocks=_table(
             size,
-            *times,
+            *columns.times.T,
             *(due, first, begin, following, spanned),
             copied,
-            (at_last == "host") & (at_first != "absent") & (first_writer > total),
+            (at_last == HOST) & (at_first != ABSENT) & (first_writer > total),
             carried,
         ),
         tasks=table,
         algorithms=algorithms,
         gaps=_table(
             *(gap_block, gap_after, gap_until, version_of),
-            (gap_after == -1) & (at_first[gap_block] == "host"),
-            *(gap_chains, _integers(gap_kinds), none, none),
+            (gap_after == -1) & (at_first[gap_block] == HOST),
+            *(gap_chains, gap_kinds, none, none),
         ),
         versions=_table(
             *(version_block, version_writer),
@@ -218,140 +227,68 @@ def problem_of(
             version_chains,
         ),
         lists=lists,
-        shares=shares,
-        slows=_slows(instance),
+        shares=columns.shares,
+        slows=columns.slows,
         host_runs=_table(
             [*(run.duration_ns for run in runs_on_host), 0],
             np.cumsum([0, *(len(run.reads) for run in runs_on_host)]),
             np.cumsum([0, *(len(run.returns) for run in runs_on_host)]),
         ),
-        host_reads=_integers([d for run in runs_on_host for d in run.reads]),
-        host_returns=_integers([(d, at_start.get(d, -1)) for run in runs_on_host for d in run.returns], 2),
+        host_reads=integers([d for run in runs_on_host for d in run.reads]),
+        host_returns=integers([(d, at_start.get(d, -1)) for run in runs_on_host for d in run.returns], 2),
     )
 
 
-def _copies(instance: Instance) -> tuple[Integers, Reals]:
-    """Return, per block, the times of its copies out and in if alone (-1: none), and their link shares."""
-    times = _integers(
-        [[-1 if ns is None else ns for ns in (b.offload_ns, b.prefetch_ns)] for b in instance.blocks], 2
-    )
-    shares = np.zeros(times.shape)
-    if instance.link is not msgspec.UNSET:
-        known: dict[tuple[int, int], tuple[int, float]] = {}  # many blocks are alike
-        for d, way in np.argwhere(times > 0).tolist():
-            copy = instance.blocks[d].loaded_bytes, int(times[d, way])
-            if copy not in known:
-                through = instance.link.load(*copy) / instance.link.rate
-                known[copy] = max(copy[1], ceil(through)), min(float(through / copy[1]), 1.0)
-            times[d, way], shares[d, way] = known[copy]
-    return times, shares
-
-
-def _slows(instance: Instance) -> Reals:
-    """Return, per task, the shares of its speed that copies out and in take; none where nothing is slowed."""
-    tasks = instance.tasks if instance.is_coupled else ()
-    slows = np.zeros((len(tasks), 2))
-    for k, task in enumerate(tasks):
-        if task.slowdown_ppm is not msgspec.UNSET:
-            slows[k] = task.slowdown_ppm.offload / MILLION, task.slowdown_ppm.prefetch / MILLION
-    return slows
-
-
-def _host_bytes(instance: Instance) -> int:
-    """Return the bytes of host memory that aligned copies can lie in, or -1 where it never ends."""
-    if instance.host_budget_bytes is msgspec.UNSET:
-        return -1
-    return instance.host_budget_bytes // ALIGNMENT_BYTES * ALIGNMENT_BYTES
-
-
-def _kinds(described: Iterable[Hashable]) -> list[int]:
-    """Number elements by what describes them: elements that are alike have the same number."""
-    number: dict[Hashable, int] = {}
-    return [number.setdefault(one, len(number)) for one in described]
-
-
-_INPUT, _OUTPUT, _UPDATE = range(3)
-
-
-class _Touches(NamedTuple):
-    """The blocks that tasks touch, in order: of each task its inputs, then its outputs, then its updates.
-
-    `begin` has the index at which each task begins, and the end of all.
-    """
-
-    begin: Integers
-    task: Integers
-    block: Integers
-    kind: Integers
-
-    @classmethod
-    def of(cls, instance: Instance) -> _Touches:
-        """Collect the blocks that the tasks of an instance touch."""
-        tasks = instance.tasks
-        counts = [(len(task.inputs), len(task.outputs), len(task.updates)) for task in tasks]
-        each = _integers(counts, 3)
-        return cls(
-            np.append(0, np.cumsum(each.sum(axis=1))),
-            np.repeat(np.arange(len(tasks)), each.sum(axis=1)),
-            np.fromiter(chain.from_iterable(task.blocks for task in tasks), np.int64, int(each.sum())),
-            np.repeat(np.tile(np.arange(3), len(tasks)), each.ravel()),
-        )
-
-    def sums(self, size: Integers) -> Integers:
-        """Return, per task, the sum of a quantity over its blocks."""
-        return np.diff(np.append(0, np.cumsum(size[self.block]))[self.begin])
-
-
-def _stays(
-    touches: _Touches, there: NDArray[np.bool_], stays: NDArray[np.bool_], total: int
-) -> tuple[Integers, Integers, Integers]:
+def stays(columns: Columns) -> tuple[Integers, Integers, Integers]:
     """Return every two consecutive points at which a block has to be there: block, task before, task after.
 
-    Points are the start (of blocks that are `there` at first), uses, and the end (of blocks that must end
-    there).
+    Points are the start (of blocks that are there at first), uses, and the end (of blocks that must end on
+    the device). They are in the order of blocks and then of points.
     """
-    first, last = np.flatnonzero(there), np.flatnonzero(stays)
+    touches = columns.touches
+    first, last = np.flatnonzero(columns.first != ABSENT), np.flatnonzero(columns.last == DEVICE)
     block = np.concatenate((first, touches.block, last))
-    at = np.concatenate((np.full(len(first), -1), touches.task, np.full(len(last), total)))
+    at = np.concatenate((np.full(len(first), -1), touches.task, np.full(len(last), columns.length)))
     order = np.argsort(block, kind="stable")
     block, at = block[order], at[order]
     same = block[1:] == block[:-1]
     return block[1:][same], at[:-1][same], at[1:][same]
 
 
-def _make_private(
-    instance: Instance,
-    touches: _Touches,
-    algorithms: Integers,
-    count: Integers,
-    capacity: int,
-    size: Integers,
-    private: Integers,
-) -> int:
+def _make_private(columns: Columns, capacity: int, size: Integers, private: Integers) -> int:
     """Give the smallest blocks places of their own at the end of the pool; return the bytes left of it.
 
     These blocks are never evicted. Together they take a small share of the pool and of the memory that tasks
     leave, and no task loses its fastest algorithm.
     """
-    spare = min(capacity // _SHARE, (instance.budget_bytes - least_budget(instance)) // 4)
+    unit, touches = columns.unit, columns.touches
     needs = touches.sums(size)
-    scratch = _quickest_within(algorithms, count, capacity - needs)
-    needs += -(-scratch // instance.alignment_bytes) * instance.alignment_bytes
-    most = int(needs.max(initial=0))  # or less: it falls
-    end = capacity
-    for d in np.argsort(size, kind="stable").tolist():
-        look()
-        if instance.blocks[d].tensor is not None:
-            continue
-        needs[list(instance.uses[d])] -= size[d]
-        left = end - int(size[d])
-        if left < most:
-            most = int(needs.max(initial=0))
-        if left < max(capacity - spare, most):
-            break
-        private[d] = end = left
-        size[d] = 0
-    return end
+    begin = np.cumsum(columns.choices) - columns.choices
+    leanest = np.minimum.reduceat(columns.algorithms[:, 1], begin)
+    least = int((needs + _ceil(leanest, unit)).max())
+    spare = min(capacity // _SHARE, (columns.pool - least) // 4)
+    needs += _ceil(_quickest_within(columns.algorithms, columns.choices, capacity - needs), unit)
+    smallest = np.argsort(size, kind="stable")
+    smallest = smallest[columns.tensor[smallest] < 0]
+    left = capacity - np.cumsum(size[smallest])
+
+    def lack(count: int) -> bool:
+        """Whether some task lacks room if so many blocks leave the pool; then it does if more leave, too."""
+        gone = np.zeros_like(size)
+        gone[smallest[:count]] = size[smallest[:count]]
+        return bool((needs - touches.sums(gone)).max() > left[count - 1])
+
+    most = int(np.count_nonzero(left >= capacity - spare))
+    smallest = smallest[: bisect_left(range(1, most + 1), True, key=lack)]
+    if not len(smallest):
+        return capacity
+    private[smallest] = left[: len(smallest)]
+    size[smallest] = 0
+    return int(left[len(smallest) - 1])
+
+
+def _ceil(size: Integers, unit: int) -> Integers:
+    return -(-size // unit) * unit
 
 
 def _quickest_within(algorithms: Integers, count: Integers, room: Integers) -> Integers:
@@ -364,55 +301,76 @@ def _quickest_within(algorithms: Integers, count: Integers, room: Integers) -> I
     return quickest
 
 
-def _places_in_tensors(instance: Instance, size: Integers, together: bool) -> Integers:
+def _places_in_tensors(columns: Columns, size: Integers, together: bool) -> Integers:
     """Return, per block: its tensor's first part, its offset, the part that follows, the tensor's bytes.
 
     Every block is a tensor of its own unless parts have to lie together.
     """
     alone = np.arange(len(size))
     places = np.column_stack((alone, np.zeros_like(alone), np.full_like(alone, -1), size))
-    for parts in tensors_of(instance) if together else ():
-        look()
-        require_alike(instance, parts)
-        tensor_bytes = (instance.blocks[parts[-1]].begin or 0) + size[parts[-1]]
-        for d, following in zip(parts, [*parts[1:], -1], strict=True):
-            places[d] = parts[0], instance.blocks[d].begin or 0, following, tensor_bytes
+    parts = np.flatnonzero(columns.tensor >= 0) if together else alone[:0]
+    if len(parts):
+        first, following, _ = linked((columns.tensor[parts],), columns.begin[parts])
+        last = following < 0
+        spanned = np.zeros(len(parts), dtype=np.int64)
+        spanned[first[last]] = columns.begin[parts[last]] + size[parts[last]]
+        places[parts] = np.column_stack(
+            (parts[first], columns.begin[parts], np.append(parts, -1)[following], spanned[first])
+        )
     return places
 
 
-def _chains(
-    instance: Instance, gaps: tuple[Integers, Integers, Integers], versions: tuple[Integers, Integers]
-) -> tuple[Integers, Integers]:
-    """Return chains of a tensor's parts: per gap the next, previous and first part; per version two of them.
+def _chains(columns: Columns, what: tuple[Integers, ...], sign: int) -> Integers:
+    """Chain gaps or versions of a tensor's parts: per element the first of its chain, the next, the previous.
 
-    A version is followed by that of the part before, which leaves after it.
+    The first column has blocks. A gap is followed by that of the part behind; a version, with the sign -1, by
+    that of the part before, which leaves after it.
     """
-    tensor = [block.tensor for block in instance.blocks]
-    begin = [block.begin or 0 for block in instance.blocks]
-    part = np.array([name is not None for name in tensor], dtype=bool)
+    block, *marks = what
+    found = np.full((len(block), 3), -1, dtype=np.int64)
+    found[:, 0] = np.arange(len(block))
+    among = np.flatnonzero(columns.tensor[block] >= 0)
+    if len(among):
+        keys = (columns.tensor[block[among]], *(mark[among] for mark in marks))
+        links = linked(keys, sign * columns.begin[block[among]])
+        found[among] = np.append(among, -1)[np.column_stack(links)]
+    return found
 
-    def chained(columns: tuple[Integers, ...], sign: int) -> Integers:
-        """Per element the first of its chain, what follows it and what comes before it."""
-        found = np.full((len(columns[0]), 3), -1, dtype=np.int64)
-        found[:, 0] = np.arange(len(found))
-        among = np.flatnonzero(part[columns[0]])
-        keys = [(tensor[d], *marks) for d, *marks in zip(*(c[among].tolist() for c in columns), strict=True)]
-        links = _integers(chains(keys, [sign * begin[d] for d in columns[0][among].tolist()]))
-        found[among] = np.append(among, -1)[links.T]
-        return found
 
-    return chained(gaps, 1)[:, [1, 2, 0]], chained(versions, -1)[:, [1, 0]]
+def linked(keys: Sequence[Integers], rank: Integers) -> tuple[Integers, Integers, Integers]:
+    """Chain elements that are alike in all keys, in the order of their ranks.
+
+    Returns
+    -------
+    tuple of arrays
+        Per element: the first of its chain, the next one and the one before; -1 where there is no such
+        element.
+    """
+    order = np.lexsort((rank, *keys))
+    goes_on = np.zeros(len(order), dtype=bool)
+    goes_on[1:] = np.logical_and.reduce([key[order[1:]] == key[order[:-1]] for key in keys])
+    first, following, before = (np.full(len(order), -1, dtype=np.int64) for _ in range(3))
+    begins = np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(order))))
+    first[order] = order[begins]
+    behind = np.flatnonzero(goes_on)
+    before[order[behind]] = order[behind - 1]
+    following[order[behind - 1]] = order[behind]
+    return first, following, before
+
+
+def _alike(*keys: Integers) -> Integers:
+    """Number elements so that those that are alike in all keys have the same number."""
+    order = np.lexsort(keys)
+    differs = np.zeros(len(order), dtype=np.int64)
+    differs[1:] = np.logical_or.reduce([key[order[1:]] != key[order[:-1]] for key in keys])
+    number = np.empty_like(differs)
+    number[order] = np.cumsum(differs)
+    return number
 
 
 def _table(*columns: NDArray[Any] | Sequence[int]) -> Integers:
     """Put columns side by side, row by row in memory, as the kernels are compiled for that."""
     return np.ascontiguousarray(np.column_stack(columns), dtype=np.int64)
-
-
-def _integers(values: Sequence[object], columns: int = 0) -> Integers:
-    """Return an array of whole numbers, of some columns or of one dimension."""
-    found: Integers = np.array(values, dtype=np.int64)
-    return found.reshape(-1, columns) if columns else found
 
 
 def _lists(kinds: Sequence[tuple[Integers, Integers]], rows: int) -> tuple[Integers, Integers]:

@@ -17,7 +17,8 @@ from contextvars import copy_context
 from threading import Event
 
 from ..methods import Refusal
-from .search import CHUNK, LocalSearch
+from .descents import CHUNK
+from .search import LocalSearch
 
 APART = 1_000_000
 """Number of tasks that each search simulates before they tell each other of the best program."""

@@ -11,11 +11,11 @@ import pytest
 from pebbler.heuristics.gaps import Guide, gaps_of
 from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.heuristics.papers.modnn import modnn, modnn_parts
-from pebbler.heuristics.parts import chains, require_alike, tensors_of, with_parts
+from pebbler.heuristics.parts import require_parts_alike, tensors_of, with_parts
 from pebbler.heuristics.search.decisions import decisions_of, gap_keys
 from pebbler.heuristics.search.kernel import ANY, HIGH, IMPOSSIBLE, LOW, arrange, simulate, state_for
 from pebbler.heuristics.search.method import furthest_parts
-from pebbler.heuristics.search.problem import problem_of
+from pebbler.heuristics.search.problem import linked, problem_of
 from pebbler.heuristics.search.program import program_of
 from pebbler.heuristics.search.search import LocalSearch
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
@@ -75,11 +75,12 @@ def test_parts_fill_what_the_tasks_that_press_leave() -> None:
     assert 2 * fitting > even > fitting  # up to twice as many
 
 
-def test_chains_have_the_elements_of_a_key_by_rank() -> None:
-    first, following, before = chains(["a", None, "a", "b", "a"], [3, 0, 1, 0, 2])
-    assert first == [2, 1, 2, 3, 2]
-    assert following == [-1, -1, 4, -1, 0]
-    assert before == [4, -1, -1, -1, 2]
+def test_chains_have_the_elements_of_all_keys_by_rank() -> None:
+    keys = np.array([5, 7, 5, 7, 5]), np.array([1, 0, 1, 2, 1])
+    first, following, before = linked(keys, np.array([3, 0, 1, 0, 2]))
+    assert first.tolist() == [2, 1, 2, 3, 2]
+    assert following.tolist() == [-1, -1, 4, -1, 0]
+    assert before.tolist() == [4, -1, -1, -1, 2]
 
 
 def test_parts_take_their_places_in_an_order_in_turn() -> None:
@@ -92,7 +93,7 @@ def test_parts_take_their_places_in_an_order_in_turn() -> None:
 def test_parts_that_differ_are_refused_where_they_must_lie_together() -> None:
     instance = split_parts(VGG, 800 * 2**20)
     tensor = tensors_of(instance)[0]
-    require_alike(instance, tensor)
+    require_parts_alike(instance)
     blocks = list(instance.blocks)
     blocks[tensor[1]] = msgspec.structs.replace(blocks[tensor[1]], offload_ns=None)
     other = msgspec.structs.replace(instance, blocks=tuple(blocks))
@@ -141,7 +142,7 @@ def test_random_suffixes_run_as_simulated(case: str, memory: MemoryModel, count:
         share = {key: rng.choice((0.0, 0.5, 1.0, 1.0)) for key in stays}
         evicted = [(d, a) for d, a in keys if rng.random() < share[instance.blocks[d].tensor, a]]
         algorithms = [int(rng.integers(len(task.algorithms))) for task in instance.tasks]
-        decisions = decisions_of(instance, problem, Guide(evicted, [], algorithms))
+        decisions = decisions_of(problem, Guide(evicted, [], algorithms))
         makespan, steps = simulate(problem, decisions, state, stalls, ANY)
         if makespan >= IMPOSSIBLE:
             continue
@@ -188,7 +189,7 @@ def test_what_is_in_the_way_of_a_part_that_comes_back_is_moved() -> None:
     )
     problem = problem_of(instance, "contiguous")
     guide = Guide([(1, 0)], [(1, 0)], [0] * 5)
-    decisions = decisions_of(instance, problem, guide)
+    decisions = decisions_of(problem, guide)
     decisions.side[:] = LOW
     decisions.side[2] = HIGH  # Y, so that Z takes what T left
     state, stalls = state_for(problem), np.zeros(problem.length, dtype=np.int64)

@@ -17,6 +17,6 @@ def drawn_decisions(
     by_use = np.argsort(problem.gaps[:, UNTIL], kind="stable")
     evicted = [gap_keys(problem)[g] for g in by_use if rng.random() < share]
     algorithms = [int(rng.integers(len(task.algorithms))) for task in instance.tasks]
-    decisions = decisions_of(instance, problem, Guide(evicted, [], algorithms))
+    decisions = decisions_of(problem, Guide(evicted, [], algorithms))
     decisions.side[:] = rng.integers(5, size=len(decisions.side))
     return decisions

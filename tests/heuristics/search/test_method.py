@@ -312,8 +312,8 @@ def test_in_whole_pages_small_blocks_leave_for_good() -> None:
     instance = Workload("resnet34", 256, "v100").instance("60%")
     models: list[MemoryModel] = ["contiguous", "divisible"]
     for model in models:
-        assert not with_light(instance, problem_of(instance, model)).gaps[:, LIGHT].any()
-    problem = with_light(instance, problem_of(instance, "paged"))
+        assert not with_light(problem_of(instance, model)).gaps[:, LIGHT].any()
+    problem = with_light(problem_of(instance, "paged"))
     light = problem.gaps[:, LIGHT] == 1
     small = np.array([block.bytes < 10_000 for block in instance.blocks])[problem.gaps[:, BLOCK]]
     assert 20 < light.sum() < small.sum()  # not where they are needed again soon
@@ -366,7 +366,7 @@ def test_copies_keep_the_order_of_a_guide() -> None:
     for _ in range(20):
         gaps = [keys[g] for g in rng.permutation(len(keys))[:12]]
         others = [keys[g] for g in rng.permutation(len(keys))[:12]]
-        decisions = decisions_of(instance, problem, Guide(gaps, others, [0] * len(instance.tasks)))
+        decisions = decisions_of(problem, Guide(gaps, others, [0] * len(instance.tasks)))
         assert sorted(decisions.prefetches) == list(range(len(keys)))
         assert sorted(decisions.offloads) == list(range(len(problem.versions)))
         assert [keys[g] for g in decisions.prefetches if keys[g] in gaps] == gaps

@@ -71,7 +71,7 @@ def test_a_guide_holds_prefetches_until_flow_begins_them() -> None:
     # some have room long before FLOW begins them
     assert sum(hold > gap[1] + 1 for gap, hold in zip(guide.returning, guide.holds, strict=True)) > 3
     problem = problem_of(instance, "divisible")
-    hold_of = dict(zip(gap_keys(problem), decisions_of(instance, problem, guide).hold.tolist(), strict=True))
+    hold_of = dict(zip(gap_keys(problem), decisions_of(problem, guide).hold.tolist(), strict=True))
     assert [hold_of[gap] for gap in guide.returning] == guide.holds
 
 
