@@ -51,17 +51,18 @@ _Span = tuple[int, int]
 
 def in_step(instance: Instance) -> Instance:
     """Return the instance of one GPU, with copies as slow as when all GPUs of its node copy at once."""
-    return _beside(instance, cluster_of(instance).node_gpus)
+    gpus = cluster_of(instance).node_gpus
+    return _beside(instance, gpus, gpus)
 
 
-def _beside(instance: Instance, copies: Fraction | int) -> Instance:
-    """Return the instance of one GPU, with copies as slow as so many copies of its node at once."""
+def _beside(instance: Instance, out: Fraction | int, back: Fraction | int) -> Instance:
+    """Return the instance of one GPU, with copies as slow as so many of its node at once in a direction."""
     cluster = cluster_of(instance)
     blocks = tuple(
         replace(
             block,
-            offload_ns=_shared_ns(cluster, block.bytes, block.offload_ns, copies),
-            prefetch_ns=_shared_ns(cluster, block.bytes, block.prefetch_ns, copies),
+            offload_ns=_shared_ns(cluster, block.bytes, block.offload_ns, out),
+            prefetch_ns=_shared_ns(cluster, block.bytes, block.prefetch_ns, back),
         )
         for block in instance.blocks
     )
@@ -105,15 +106,18 @@ def spread(instance: Instance, method: Method, limits: Limits) -> Answer:
 def _plans(instance: Instance) -> Iterator[Instance]:
     """Yield instances of one GPU: in step, and those with copies that fewer others slow down.
 
-    GPUs that take turns are seldom all in each other's way, but bytes still count, as the bus is for all.
+    GPUs that take turns are seldom all in each other's way, but bytes still count, as the bus is for all. By
+    the time that data comes back, GPUs are out of step, and more of them may copy; so what comes back may
+    also be slower than what leaves.
     """
-    before: Instance | None = None
-    for root in (1, 2, 4):
-        copies = Fraction(cluster_of(instance).node_gpus ** (1.0 / root)).limit_denominator(8)
-        plan = _beside(instance, copies)
-        if plan != before:
+    gpus = cluster_of(instance).node_gpus
+    some, few = (Fraction(gpus ** (1.0 / root)).limit_denominator(8) for root in (2, 4))
+    seen: list[Instance] = []
+    for out, back in ((gpus, gpus), (some, some), (few, few), (few, some), (some, gpus)):
+        plan = _beside(instance, out, back)
+        if plan not in seen:
+            seen.append(plan)
             yield plan
-        before = plan
 
 
 def _extended(

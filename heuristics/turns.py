@@ -4,12 +4,15 @@ Copies that are under way at once share the bus, so that GPUs with the same prog
 have moved their bytes. Here, a copy has the bus as if to itself, and the copies of other GPUs wait for it:
 while one GPU copies, the others compute. The order of copies is that of a simulation in which a copy gets the
 bus as soon as it is free, and gradients what the other copies leave. Waits between the GPUs keep it for any
-durations. The times of the result are those of the simulation with a fair bus (`simulate_cluster`).
+durations. Gradients pass in the order in which they are complete, or the largest of those that wait first, as
+its weights take longest to return. The times of the result are those of the simulation with a fair bus
+(`simulate_cluster`).
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -20,7 +23,17 @@ from msgspec.structs import replace
 
 from ..instances.gpus.cluster import SECOND
 from ..instances.instance import Instance
-from ..validate.gpus.program import BACK, Bus, Track, alone_ns, bus_load, bus_of, cluster_of, track_of
+from ..validate.gpus.program import (
+    BACK,
+    Bus,
+    Track,
+    alone_ns,
+    bus_load,
+    bus_of,
+    cluster_of,
+    gradient_of,
+    track_of,
+)
 from ..validate.gpus.simulate import simulate_cluster
 from ..validate.schedule import Schedule
 from ..validate.waits import Waits
@@ -37,7 +50,8 @@ def turns(instance: Instance, schedule: Schedule) -> Iterator[Schedule]:
     They are none where all GPUs of a node can copy at once as fast as alone. In the first, whoever waits for
     longest is next. In the second it is the first GPU that waits, so that GPUs run one ahead of the other. In
     the third, the first GPU also comes first on the way out, but on the way back the last one, which has most
-    to do still. Where the schedule has gradients among its copies does not matter.
+    to do still. Each of them comes twice if there are gradients: with the first gradient first, and with the
+    largest. Where the schedule has gradients among its copies does not matter.
     """
     cluster = cluster_of(instance)
     rate = Fraction(cluster.bus_bytes_per_second, SECOND)
@@ -46,8 +60,9 @@ def turns(instance: Instance, schedule: Schedule) -> Iterator[Schedule]:
     abreast = math.ceil(rate / max(links, default=rate))
     if abreast >= cluster.node_gpus:
         return
-    for rule in _RULES:
-        yield _Turns(instance, schedule, abreast, rule).schedule()
+    orders = (False, True) if any(one.gradient is not None for one in schedule.operations) else (False,)
+    for rule, largest_first in itertools.product(_RULES, orders):
+        yield _Turns(instance, schedule, abreast, rule, largest_first=largest_first).schedule()
 
 
 class _Turns:
@@ -64,11 +79,15 @@ class _Turns:
         How many copies fill the bus.
     rule
         Which copy is next.
+    largest_first
+        Whether of gradients that wait, the largest is next, and not the first of the program.
     """
 
-    def __init__(self, instance: Instance, schedule: Schedule, abreast: int, rule: _Rule) -> None:
+    def __init__(
+        self, instance: Instance, schedule: Schedule, abreast: int, rule: _Rule, *, largest_first: bool
+    ) -> None:
         self.instance, self.given = instance, schedule
-        self.abreast, self.rule = abreast, rule
+        self.abreast, self.rule, self.largest_first = abreast, rule, largest_first
         cluster = cluster_of(instance)
         self.operations = schedule.operations
         self.tracks = [track_of(cluster, operation) for operation in self.operations]
@@ -87,12 +106,10 @@ class _Turns:
                 self.durations_ns[i] = max(self.durations_ns[i], passing)
         self.order: list[int] = []
         self.flying: list[tuple[int, int]] = []  # end and position
-        self.ready: dict[Track, list[tuple[bool, int]]] = defaultdict(
-            list
-        )  # whether a gradient's, and position
+        self.ready: dict[Track, list[tuple[tuple[bool, int], int]]] = defaultdict(list)  # class, position
         self.since: dict[int, int] = {}  # when an operation was ready
         self.taken: set[Track] = set()
-        self.queues: dict[Bus, list[tuple[bool, int, int, int]]] = defaultdict(list)
+        self.queues: dict[Bus, list[tuple[tuple[bool, int], int, int, int]]] = defaultdict(list)
         self.lines: dict[Bus, list[int]] = defaultdict(list)  # the copies of a bus, in their order
         self.busy: dict[Bus, int] = defaultdict(int)
         self.behind: dict[int, int] = {}  # of a copy, the one that it lets go first
@@ -141,20 +158,27 @@ class _Turns:
         """Let operations that are ready wait for their tracks, or start."""
         for i in ready:
             self.since[i] = now
-            heapq.heappush(self.ready[self.tracks[i]], (self.operations[i].gradient is not None, i))
+            heapq.heappush(self.ready[self.tracks[i]], (self._class(i), i))
         for i in ready:
             self._offer(self.tracks[i], now)
 
     def _offer(self, track: Track, now: int) -> None:
         """Start what waits for a track, if it is free; a copy waits for the bus as well."""
         while self.ready[track] and track not in self.taken:
-            gradient, i = self.ready[track][0]
+            least, i = self.ready[track][0]
             bus = self.buses[i]
             if bus is not None and self.durations_ns[i]:
-                heapq.heappush(self.queues[bus], (gradient, self._rank(i), self.operations[i].gpu, i))
+                heapq.heappush(self.queues[bus], (least, self._rank(i), self.operations[i].gpu, i))
                 return
             heapq.heappop(self.ready[track])
             self._start(i, now)
+
+    def _class(self, i: int) -> tuple[bool, int]:
+        """Return what comes before all else where operations wait: the least is next, gradients are last."""
+        operation = self.operations[i]
+        if operation.gradient is None:
+            return False, 0
+        return True, -gradient_of(self.instance, operation).bytes if self.largest_first else 0
 
     def _rank(self, i: int) -> int:
         """Return a copy's place among those that wait for its bus."""
