@@ -173,7 +173,8 @@ def hot_checkpoints(instance: Instance, count: int, share: float = 0.5) -> list[
     """Choose positions at which memory is accounted for.
 
     A share of them, the hot ones, are where footprint and live bytes exceed the pool most, and may be
-    adjacent. The others are spread evenly over time and position; each is the tightest of its stretch.
+    adjacent. Both count the workspace of the task's fastest algorithm. The others are spread evenly over time
+    and position; each is the tightest of its stretch.
     """
     return sorted(_by_heat(instance, count, share))
 
@@ -185,8 +186,9 @@ def _by_heat(instance: Instance, count: int, share: float) -> list[int]:
     if count >= possible.sum():
         return np.flatnonzero(possible).tolist()
     room = max(instance.pool_bytes, 1)
-    fixed = np.array([footprint(instance, k) for k in range(total)], dtype=float)
-    live = np.array(live_bytes(instance), dtype=float)
+    scratch = np.array([algorithm.workspace_bytes for algorithm in fastest(instance)], dtype=float)
+    fixed = np.array([footprint(instance, k) for k in range(total)], dtype=float) + scratch
+    live = np.array(live_bytes(instance), dtype=float) + scratch
     press = fixed + np.minimum(live - fixed, 0.35 * room)
     hottest = [k for k in np.argsort(-press, kind="stable").tolist() if possible[k]]
     chosen = hottest[: int(count * share)]
