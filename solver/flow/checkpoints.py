@@ -173,7 +173,9 @@ def hot_checkpoints(instance: Instance, count: int, share: float = 0.5) -> list[
     """Choose positions at which memory is accounted for.
 
     A share of them, the hot ones, are where footprint and live bytes exceed the pool most, and may be
-    adjacent. The others are spread evenly over time and position; each is the tightest of its stretch.
+    adjacent. They are taken in turn from two orders, of which one also counts the workspace of each task's
+    fastest algorithm: where workspaces are large, neither order proves more on all networks. The others are
+    spread evenly over time and position; each is the tightest of its stretch.
     """
     return sorted(_by_heat(instance, count, share))
 
@@ -188,7 +190,9 @@ def _by_heat(instance: Instance, count: int, share: float) -> list[int]:
     fixed = np.array([footprint(instance, k) for k in range(total)], dtype=float)
     live = np.array(live_bytes(instance), dtype=float)
     press = fixed + np.minimum(live - fixed, 0.35 * room)
-    hottest = [k for k in np.argsort(-press, kind="stable").tolist() if possible[k]]
+    scratch = np.array([algorithm.workspace_bytes for algorithm in fastest(instance)])
+    orders = [np.argsort(-heat, kind="stable").tolist() for heat in (press, press + scratch)]
+    hottest = [k for k in dict.fromkeys(chain.from_iterable(zip(*orders, strict=True))) if possible[k]]
     chosen = hottest[: int(count * share)]
     spread = max(count - len(chosen), 1)
     times = np.cumsum([max(min(a.duration_ns for a in task.algorithms), 1) for task in instance.tasks])
