@@ -22,6 +22,7 @@ import numpy as np
 from ...instances.instance import Instance
 from ...validate.schedule import MemoryModel, Schedule
 from ..gaps import Guide, require_copies
+from ..methods import Refusal
 from ..parts import require_parts_alike
 from ..search.columns import columns_of
 from ..search.descents import Descents
@@ -82,12 +83,15 @@ class RerunSearch:
     Raises
     ------
     Refusal
-        As `LocalSearch`.
+        Where tasks may run on the host; where a copy that is required is impossible; for parts in contiguous
+        memory that tasks or copies treat differently.
     """
 
     def __init__(
         self, instance: Instance, memory: MemoryModel, seed: int = 0, without: Collection[str] = ()
     ) -> None:
+        if instance.has_host_work:
+            raise Refusal("second runs are not modelled together with work on the host; take flow")
         self.instance, self.memory = instance, memory
         self._seed, self._without = seed, tuple(without)
         self._random = np.random.default_rng(seed)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from chain import page_sized
 from checkpointing import chain_optimum, random_chain, training_chain
@@ -239,3 +240,11 @@ def test_parts_that_are_not_alike_have_no_addresses() -> None:
     schedule = search.schedule("search")
     assert schedule is not None
     assert check(page_sized(instance), schedule).reasons == ()
+
+
+def test_work_on_the_host_is_refused() -> None:
+    instance = chain(4)
+    *tasks, last = instance.tasks
+    hosted = replace(last, algorithms=(replace(last.algorithms[0], on="host"),))
+    with pytest.raises(Refusal, match="together with work on the host"):
+        RerunSearch(replace(instance, tasks=(*tasks, hosted)), "contiguous")
