@@ -56,7 +56,7 @@ def certificates(instance: Instance, again: Instance) -> dict[str, Certificate]:
         "compute": compute_bound(instance),
         "single-peak": single_peak_bound(instance),
         "prices": flow_bound(instance, hot_checkpoints(instance, 20)),
-        "second runs": recompute_bound(again, hot_checkpoints(again, 12)),
+        "second runs": recompute_bound(again, hot_checkpoints(again, 16)),
     }
     found = {name: bound.certificate for name, bound in bounds.items() if bound is not None}
     return {name: certificate for name, certificate in found.items() if certificate is not None}
