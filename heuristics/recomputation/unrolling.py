@@ -1,7 +1,7 @@
 """The instance in which second runs are tasks, as columns: what `unrolled` makes, without the instance.
 
-A search over plans makes one for each plan that it judges. The instance itself takes some twenty times as
-long, and is made for schedules alone.
+A search over plans makes one for each plan that it judges. The instance itself takes much
+longer, and is made for schedules alone.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...instances.instance import Instance
-from ..search.columns import ABSENT, HOST, INPUT, OUTPUT, Columns, Integers, Touches, integers
-from ..search.problem import stays
+from ..search.columns import ABSENT, HOST, OUTPUT, Columns, Integers, Touches, integers
+from ..search.problem import first_writers, stays
 from .reruns import Names, Plan, names_of
 
 
@@ -103,9 +103,7 @@ def excess(columns: Columns) -> int:
     """
     block, after, until = stays(columns)
     touches, total = columns.touches, columns.length
-    writes = touches.kind != INPUT
-    first_writer = np.full(len(columns.size), total)
-    np.minimum.at(first_writer, touches.block[writes], touches.task[writes])
+    first_writer = first_writers(columns)
     used = np.bincount(touches.block, minlength=len(columns.size)) > 0
     is_new = (first_writer[block] <= after) | (columns.carried & (first_writer < total))[block]
     leaves, returns = (columns.times[:, :2] >= 0).T

@@ -113,13 +113,12 @@ def arranged(
     last_use[touches.block] = touches.task
     writes = touches.kind != INPUT
     writer_block, writer = touches.block[writes], touches.task[writes]
-    first_writer = np.full(number, total + 1, dtype=np.int64)
-    first_writer[writer_block[::-1]] = writer[::-1]
+    first_writer = first_writers(columns)
 
     # stays between uses: where a block can be away is a gap; what comes from the host has one at first
     block, after, until = stays(columns)
     from_host = (at_first[block] == HOST) & (after == -1)
-    alone = carried & (first_writer <= total)  # and so not on the host
+    alone = carried & (first_writer < total)  # and so not on the host
     on_host = (at_first[block] != ABSENT) & (first_writer[block] > after) & ~alone[block]
     stay = carried[block] & (after == -1)
     is_gap = returns[block] & (on_host | leaves[block]) & (until > after + 1) & ~stay
@@ -211,7 +210,7 @@ def arranged(
             *columns.times.T,
             *(due, first, begin, following, spanned),
             copied,
-            (at_last == HOST) & (at_first != ABSENT) & (first_writer > total),
+            (at_last == HOST) & (at_first != ABSENT) & (first_writer == total),
             carried,
         ),
         tasks=table,
@@ -237,6 +236,15 @@ def arranged(
         host_reads=integers([d for run in runs_on_host for d in run.reads]),
         host_returns=integers([(d, at_start.get(d, -1)) for run in runs_on_host for d in run.returns], 2),
     )
+
+
+def first_writers(columns: Columns) -> Integers:
+    """Return, per block, the first task that writes it; the number of tasks where none does."""
+    touches = columns.touches
+    writes = np.flatnonzero(touches.kind != INPUT)[::-1]
+    first = np.full(len(columns.size), columns.length, dtype=np.int64)
+    first[touches.block[writes]] = touches.task[writes]
+    return first
 
 
 def stays(columns: Columns) -> tuple[Integers, Integers, Integers]:
