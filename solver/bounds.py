@@ -113,9 +113,10 @@ def best_bound(
 ) -> Bound:
     """Return the best lower bound that needs no solver.
 
-    It is the best of the compute bound, the bound of gradients (on several GPUs) and, if no task may run
-    again, the single-peak bound. For paged memory, the arguments are also tried on the instance with sizes in
-    whole pages. After a deadline (`heuristics.clock`), only the compute bound is derived.
+    It is the best of the compute bound, that of the critical path, the bound of gradients (on several GPUs)
+    and, if no task may run again, the single-peak bound. For paged memory, the arguments are also tried on
+    the instance with sizes in whole pages. After a deadline (`heuristics.clock`), the single-peak bound is
+    not derived.
 
     Parameters
     ----------
@@ -138,7 +139,7 @@ def best_bound(
     """
     require_instance(instance)
     require_one_of("memory", memory, get_args(MemoryModel))
-    bounds = [compute_bound(instance)]
+    bounds = [compute_bound(instance), critical_path_bound(instance)]
     if instance.gpus > 1:
         name = name_of_bound(instance, "gradients")
         bounds.append(Bound(gradient_bound_ns(instance), name, certified=True))
@@ -163,6 +164,11 @@ def why_impossible(instance: Instance, memory: MemoryModel) -> str | None:
 def compute_bound(instance: Instance) -> Bound:
     """Return the sum of the tasks' least times, over algorithms that fit beside the task's blocks."""
     return certified_bound(certify(instance, "compute", "compute"))
+
+
+def critical_path_bound(instance: Instance) -> Bound:
+    """Return the length of the longest path of runs and copies that follow each other in every schedule."""
+    return certified_bound(certify(instance, "critical-path", "critical-path"))
 
 
 def single_peak_bound(instance: Instance) -> Bound:

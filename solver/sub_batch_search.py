@@ -90,7 +90,7 @@ class Iterations:
         return self._add_up(sub_batch, lambda size: self.round_bound(size, author))
 
     def round_bound(self, size: int, author: str | None = None) -> Bound:
-        """Return the best known bound on a round: compute or single-peak, or proven by methods.
+        """Return the best known bound on a round: `best_bound`, or proven by methods.
 
         If an author is given, bounds that rest only on the word of other methods are left out.
         """
@@ -121,7 +121,7 @@ class Iterations:
         return self._compute[size]
 
     def _cheap(self, size: int) -> Bound:
-        """Return the better of the compute and single-peak bounds on a round."""
+        """Return the best bound on a round that needs no solver."""
         if size not in self._best:
             self._best[size] = best_bound(self._build(size))
         return self._best[size]

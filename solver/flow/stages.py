@@ -299,7 +299,7 @@ def refine_bound(
 ) -> Bound:
     """Return the best bound that the time allows; the bound only rises.
 
-    The compute and single-peak bounds, which are exact, come first. FLOW follows on more and more
+    The bounds that need no solver, which are exact, come first. FLOW follows on more and more
     checkpoints, as `stages` orders them, until the time is up, every task is a checkpoint or the bound meets
     a schedule. Bounds of linear models are certified. Those of whole models rest on the solver's word. With
     recomputable tasks, the model is FLOW with recomputation; if other tasks may run on the host, there is no

@@ -3,7 +3,8 @@
 ``python -m tests.adversary.study --instances 100000``, from the root of the repository, appends a line for
 each theorem and seed to ``docs/data/adversary.jsonl``, and leaves out what is there: it can be stopped at any
 time and goes on where it was. ``--host-budget`` makes lines of instances whose host memory has a budget,
-``--carried`` of instances with carried blocks, and both together of those with both.
+``--carried`` of instances with carried blocks, and both together of those with both. ``--theorem`` attacks
+one theorem alone.
 ``--write docs/reliability.md`` puts the table of all lines into the page, ``--instances 0`` makes none. A
 contradiction, or any other error, is a line with the instance, and the exit status is 1.
 """
@@ -84,6 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.adversary.study", description=__doc__)
     parser.add_argument("--instances", type=int, default=100_000, metavar="N", help="so many, or a few more")
     parser.add_argument("--seed", type=int, default=1, help="the first; one follows the other")
+    parser.add_argument("--theorem", choices=THEOREMS, metavar="NAME", help="attack this one alone")
     parser.add_argument("--host-budget", action="store_true", help="give host memory a budget")
     parser.add_argument("--carried", action="store_true", help="let rounds carry blocks")
     parser.add_argument("--link", action="store_true", help="let copies in both directions share a link")
@@ -96,11 +98,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = {
         (line["theorem"], line["seed"]) for line in read(options.data) if keys == KEYS.keys() & line.keys()
     }
+    names = [name for name in THEOREMS if options.theorem in (None, name) and THEOREMS[name].takes(keys)]
+    if not names:
+        parser.error(f"theorem '{options.theorem}' is not about instances with all of these keys")
     made, seed = 0, options.seed
     while made < options.instances:
-        for name, theorem in THEOREMS.items():
-            if not theorem.takes(keys):
-                continue
+        for name in names:
+            theorem = THEOREMS[name]
             count = COUNT_OF_SLOW if theorem.is_slow else COUNT
             made += count
             if (name, seed) not in known:

@@ -107,6 +107,23 @@ def test_instances_with_carried_blocks_have_lines_of_their_own(
     assert lines[3]["features"]["a carried block"] == lines[3]["instances"]
 
 
+def test_one_theorem_is_attacked_alone_with_keys_that_it_takes(
+    toys: dict[str, Theorem], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @theorem("docs/flow.md", Shape(tasks=1, blocks=1), without=("carried",))
+    def ordinary(case: Case) -> Iterator[Claim]:
+        yield Claim("nothing", 0, case.optimum)
+
+    data = tmp_path / "lines.jsonl"
+    arguments = ["--instances", "1", "--data", str(data), "--theorem", "ordinary"]
+    assert main(arguments) == 0
+    assert [line["theorem"] for line in read(data)] == ["ordinary"]
+    assert len(toys) == 3
+    with pytest.raises(SystemExit):
+        main([*arguments, "--carried"])
+    assert "'ordinary' is not about instances with all of these keys" in capsys.readouterr().err
+
+
 def test_an_error_is_told(toys: dict[str, Theorem], tmp_path: Path) -> None:
     toys.clear()
 

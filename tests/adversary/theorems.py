@@ -30,7 +30,7 @@ from pebbler.heuristics.parts import with_parts
 from pebbler.instances.instance import Algorithm, Instance, Task
 from pebbler.instances.memory import least_budget, with_budget
 from pebbler.instances.transforms import in_pages, in_parts
-from pebbler.solver.bounds import best_bound, compute_bound, single_peak_bound
+from pebbler.solver.bounds import best_bound, compute_bound, critical_path_bound, single_peak_bound
 from pebbler.solver.cp_sat.model import solve_divisible
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.exhaustive.gpus import cluster_brute_force
@@ -344,6 +344,20 @@ def compute(case: Case) -> Iterator[Claim]:
     yield Claim("compute", bound.lower_bound_ns, case.optimum)
 
 
+@theorem("docs/certificates.md", Shape(tasks=5, blocks=4, reruns=True))
+def critical_path(case: Case) -> Iterator[Claim]:
+    """First runs of each side follow each other in the order of the tasks. What a task on the host reads of
+    the device's data has gone out, and what a task on the device uses of the host's has come back; what
+    begins on the host is loaded before its first use on the device, and what must end on the other side is
+    copied at the end. A carried block that the host alone writes last comes back at the end, or is loaded
+    before its first use. Tasks that may run on either side are left out. Tasks may run again."""
+    bound = critical_path_bound(case.instance)
+    assert bound.certificate is not None
+    assert not check_certificate(case.instance, bound.certificate).reasons
+    has_copy = bound.lower_bound_ns > compute_bound(case.instance).lower_bound_ns
+    yield Claim("critical path", bound.lower_bound_ns, case.optimum, has_copy)
+
+
 @theorem("docs/certificates.md", PLAIN)
 def single_peak(case: Case) -> Iterator[Claim]:
     """Let no task run again. What is live across task k and has no room beside k's blocks and workspace has
@@ -648,6 +662,7 @@ def cluster_rows(case: Case) -> Iterator[Claim]:
     possible = math.inf if found is None else found.makespan_ns
     gradients = instance.cluster is not msgspec.UNSET and bool(instance.cluster.gradients)
     yield Claim("gradients", gradient_bound_ns(instance), possible, gradients)
+    yield Claim("critical path", critical_path_bound(instance).lower_bound_ns, possible)
     integrality: Integrality = case.rng.choice(("none", "none", "all"))
     bound = cluster_flow_bound(instance, case.checkpoints(), integrality=integrality)
     if bound is not None:
@@ -721,7 +736,7 @@ def _end_to_end(rng: Random) -> Instance:
     return with_least_budget(adversarial(rng, shape))
 
 
-_BOUNDS = ("compute", "single-peak", "flow", "cp-sat")
+_BOUNDS = ("compute", "critical-path", "single-peak", "flow", "cp-sat")
 """How the names of bounds begin that hold in divisible memory."""
 
 

@@ -22,10 +22,11 @@ from ...instances.transforms import page_bytes_of
 from ...instances.units import PAGE_BYTES
 from ..check import CheckReport
 from .arguments import Prices, compute_ns, in_whole_pages, priced_ns
+from .critical_path import critical_path_ns
 from .divisor import in_steps_ns
 from .single_peak import SinglePeak
 
-Argument = Literal["compute", "single-peak", "prices"]
+Argument = Literal["compute", "critical-path", "single-peak", "prices"]
 """Name of an argument that proves a bound."""
 
 PAGED_ONLY = "+pages"
@@ -40,7 +41,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     instance, instance_sha256
         Name of the instance, and the SHA-256 checksum of its file if there is one.
     argument
-        ``compute``, ``single-peak`` (at `position`) or ``prices`` (at `checkpoints`).
+        ``compute``, ``critical-path``, ``single-peak`` (at `position`) or ``prices`` (at `checkpoints`).
     bound_by
         Source of the figures: the argument itself, or a model and a solver.
     lower_bound_ns
@@ -182,6 +183,8 @@ def _argued_ns(instance: Instance, certificate: Certificate) -> int:
     """Return what the argument proves of an instance, in whole pages if the certificate is for these."""
     if certificate.argument == "compute":
         return compute_ns(instance)
+    if certificate.argument == "critical-path":
+        return critical_path_ns(instance)
     if certificate.argument == "single-peak":
         if certificate.position is None or certificate.position >= len(instance.tasks):
             raise ValueError("the position is not a task of the instance")

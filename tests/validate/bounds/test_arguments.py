@@ -38,6 +38,7 @@ from pebbler.validate.bounds.arguments import (
     priced_ns,
 )
 from pebbler.validate.bounds.certificate import Certificate
+from pebbler.validate.bounds.critical_path import critical_path_ns
 from pebbler.validate.bounds.reruns import rerun_intervals
 from pebbler.validate.bounds.single_peak import Piece, SinglePeak, copied_by
 
@@ -241,7 +242,7 @@ def test_duals_that_are_no_numbers_certify_nothing() -> None:
 def proven_by_anything(instance: Instance, rng: Random, draws: int) -> int:
     """The most that all arguments prove, with random prices on random checkpoints."""
     tasks = range(len(instance.tasks))
-    found = [compute_ns(instance)]
+    found = [compute_ns(instance), critical_path_ns(instance)]
     if not any(task.recomputable for task in instance.tasks):
         found += [SinglePeak(instance).at(k) for k in tasks]
     for _ in range(draws):
@@ -509,7 +510,7 @@ def test_prices_of_what_does_not_run_again_are_refused(
     "module",
     [
         *("arguments.py", "single_peak.py", "carried.py", "reruns.py", "machine.py", "host_work.py"),
-        *("divisor.py", "certificate.py"),
+        *("divisor.py", "certificate.py", "critical_path.py"),
     ],
 )
 def test_the_proof_imports_nothing_that_solves(module: str, pytestconfig: pytest.Config) -> None:
@@ -537,6 +538,7 @@ def test_the_proof_imports_nothing_that_solves(module: str, pytestconfig: pytest
             "carried.py": {"...instances.instance", ".machine"},
             "reruns.py": {"...instances.instance", ".machine"},
             "machine.py": {"...instances.instance"},
+            "critical_path.py": {"...instances.instance", ".arguments", ".machine"},
             "divisor.py": {"...instances.instance"},
             "host_work.py": {"...instances.instance", ".carried", ".machine"},
             "certificate.py": {
@@ -545,6 +547,7 @@ def test_the_proof_imports_nothing_that_solves(module: str, pytestconfig: pytest
                 *(f"...instances.{name}" for name in ("applied", "units")),  # which pages can be mapped
                 "..check",
                 ".arguments",
+                ".critical_path",
                 ".divisor",
                 ".single_peak",
             },

@@ -17,7 +17,7 @@ from pebbler.instances.memory import with_budget
 from pebbler.instances.transforms import in_pages, with_recomputation
 from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
-from pebbler.solver.bounds import compute_bound, single_peak_bound
+from pebbler.solver.bounds import compute_bound, critical_path_bound, single_peak_bound
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.flow.checkpoints import hot_checkpoints
 from pebbler.solver.flow.model import flow_bound
@@ -50,10 +50,18 @@ def again(instance: Instance) -> Instance:
 
 
 @pytest.fixture(scope="module")
-def certificates(instance: Instance, again: Instance) -> dict[str, Certificate]:
+def steps() -> Instance:
+    """One with steps of an optimizer on the host."""
+    workload = Workload("lenet", 16, "k40", steady=True, optimizer="adam", optimizer_on="host")
+    return workload.instance("1.2xMmin")
+
+
+@pytest.fixture(scope="module")
+def certificates(instance: Instance, again: Instance, steps: Instance) -> dict[str, Certificate]:
     """One an argument; and one with prices of second runs."""
     bounds = {
         "compute": compute_bound(instance),
+        "critical-path": critical_path_bound(steps),
         "single-peak": single_peak_bound(instance),
         "prices": flow_bound(instance, hot_checkpoints(instance, 20)),
         "second runs": recompute_bound(again, hot_checkpoints(again, 16)),
@@ -63,9 +71,9 @@ def certificates(instance: Instance, again: Instance) -> dict[str, Certificate]:
 
 
 @pytest.fixture
-def proven(argument: str, instance: Instance, again: Instance) -> Instance:
+def proven(argument: str, instance: Instance, again: Instance, steps: Instance) -> Instance:
     """What the certificate of an argument is for."""
-    return again if argument == "second runs" else instance
+    return {"second runs": again, "critical-path": steps}.get(argument, instance)
 
 
 def reasons(instance: Instance, certificate: Certificate) -> str:
@@ -74,7 +82,7 @@ def reasons(instance: Instance, certificate: Certificate) -> str:
     return "; ".join(report.reasons)
 
 
-ARGUMENTS = ["compute", "single-peak", "prices", "second runs"]
+ARGUMENTS = ["compute", "critical-path", "single-peak", "prices", "second runs"]
 
 
 @pytest.mark.parametrize("argument", ARGUMENTS)
@@ -288,7 +296,7 @@ def drawn(instance: Instance, rng: Random, optimum: int) -> Certificate:
     return sealed(
         Certificate(
             instance=instance.name,
-            argument=rng.choice(("compute", "single-peak", "prices", "prices")),
+            argument=rng.choice(("compute", "critical-path", "single-peak", "prices", "prices", "prices")),
             bound_by="a guess",
             lower_bound_ns=max(optimum + rng.randint(-6, 3), 0),
             position=rng.randint(0, count),
