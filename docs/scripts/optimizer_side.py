@@ -31,6 +31,7 @@ from pebbler.instances.instance import Instance
 from pebbler.instances.transforms import in_pages
 from pebbler.instances.units import format_time
 from pebbler.instances.workload import Side, Workload
+from pebbler.solver.bounds import critical_path_bound
 from pebbler.solver.flow.model import flow_bound
 from pebbler.solver.solve import solve
 
@@ -121,10 +122,15 @@ def instance(side: Side, link: int, host: int | None) -> Instance:
 
 
 def solved(key: Key) -> Solved:
-    """Solve a point: a linear program with a checkpoint at every task, and a search until it is done."""
+    """Solve a point: a linear program with a checkpoint at every task, and a search until it is done.
+
+    The bound is the better of the program's and of the critical path, which has the last steps of a host.
+    """
     side, link, host = key
     iteration = instance(*key)
-    bound = flow_bound(in_pages(iteration), range(len(iteration.tasks)), solver="glop")
+    bound = critical_path_bound(iteration)
+    if (program := flow_bound(in_pages(iteration), range(len(iteration.tasks)), solver="glop")) is not None:
+        bound = bound.raised(program)
     result = solve(iteration, "local-search", memory="paged", bound=bound)
     if result.stopped_by == "interrupted":
         raise KeyboardInterrupt
