@@ -123,7 +123,8 @@ def best_bound(
     instance
         Any instance.
     without
-        Rules that a method leaves out; ``single-peak`` leaves that bound out, and other names have no effect.
+        Rules that are left out: ``critical-path`` and ``single-peak`` leave these bounds out, and other names
+        have no effect.
     memory
         Memory model of the schedules: ``contiguous``, ``paged`` or ``divisible``.
 
@@ -139,7 +140,9 @@ def best_bound(
     """
     require_instance(instance)
     require_one_of("memory", memory, get_args(MemoryModel))
-    bounds = [compute_bound(instance), critical_path_bound(instance)]
+    bounds = [compute_bound(instance)]
+    if "critical-path" not in without:
+        bounds.append(critical_path_bound(instance))
     if instance.gpus > 1:
         name = name_of_bound(instance, "gradients")
         bounds.append(Bound(gradient_bound_ns(instance), name, certified=True))
