@@ -1,7 +1,7 @@
 """Rules of frameworks on many networks, devices and budgets, beside what is proven to be possible.
 
 ``python docs/scripts/production_grid.py --rules --ours`` makes the runs that the data file lacks. Ours come
-in passes, each over all cells with more time than the one before, and leave out what an earlier one has
+in passes over all cells, each with more time than the one before, and leave out what an earlier one has
 brought close enough to its bound. ``--write FILE`` and ``--picture FILE`` put the tables into the page and
 draw the picture. It can be stopped at any time, and goes on where it was.
 """
@@ -66,6 +66,8 @@ OUR_SECONDS = (60.0, 600.0)
 """Time limits of our passes over the grid."""
 CLOSE = 0.02
 """A gap of ours that needs no further pass."""
+KINDS = ("all", "copies", "again")
+"""What our runs decide on: everything, copies alone, second runs alone."""
 NO_COPIES = ", no copies"
 """End of the name of a cell whose blocks stay on the device."""
 
@@ -141,23 +143,27 @@ def rule_jobs(chosen: Iterable[WorkloadProblem], seconds: float) -> Iterator[Job
         yield from (Job(cell, told, _setting(rule, seconds)) for rule in RULES)
 
 
-def our_job(cell: WorkloadProblem | FileProblem, method: str, seconds: float) -> Job:
-    """Return the run that bounds a cell, or the cell without copies."""
-    return Job(cell, about(cell, cell.instances()), _setting(method, seconds, 2))
+def our_job(cell: WorkloadProblem, kind: str, seconds: float, known: Sequence[Run]) -> Job | None:
+    """Return the run that bounds a cell in one way, or None if an earlier run came close to its bound.
 
-
-def our_jobs(cell: WorkloadProblem, seconds: float, known: Sequence[Run]) -> Iterator[Job]:
-    """Yield the runs of a cell that no earlier one has made needless: all decisions, and each kind alone."""
-    gaps: dict[tuple[str, str], float] = {}
-    for run in known:
-        key = run.about.problem, run.setting.method
-        gaps[key] = min(run.found.gap, gaps.get(key, math.inf))
-    if gaps.get((cell.name, OURS), math.inf) > CLOSE:
-        yield our_job(cell, OURS, seconds)
-    if gaps.get((cell.name, OURS_COPIES), math.inf) > CLOSE:
-        yield our_job(cell, OURS_COPIES, seconds)
-    if gaps.get((f"{cell.name}{NO_COPIES}", OURS), math.inf) > CLOSE:
-        yield our_job(without_copies(cell), OURS, seconds)
+    Parameters
+    ----------
+    cell
+        The cell.
+    kind
+        One of `KINDS`: all decisions, copies alone, or second runs alone.
+    seconds
+        Time limit.
+    known
+        Earlier runs.
+    """
+    name = f"{cell.name}{NO_COPIES}" if kind == "again" else cell.name
+    method = OURS_COPIES if kind == "copies" else OURS
+    earlier = (run for run in known if run.about.problem == name and run.setting.method == method)
+    if any(run.found.gap <= CLOSE for run in earlier):
+        return None
+    problem = without_copies(cell) if kind == "again" else cell
+    return Job(problem, about(problem, problem.instances()), _setting(method, seconds, 2))
 
 
 def _setting(method: str, seconds: float, workers: int = 1) -> Setting:
@@ -495,10 +501,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"no cell matches '{options.cells}'")
     for cell in chosen if options.rules else ():
         make_in_turn(list(rule_jobs([cell], options.rule_seconds)), options.data, here=True)
-    for seconds in options.our_seconds if options.ours else ():
-        for cell in chosen:
-            known = read_latest(options.data) if options.data.exists() else []
-            make_in_turn(list(our_jobs(cell, seconds, known)), options.data)
+    for seconds, kind, cell in product(options.our_seconds if options.ours else (), KINDS, chosen):
+        known = read_latest(options.data) if options.data.exists() else []
+        if (job := our_job(cell, kind, seconds, known)) is not None:
+            make_in_turn([job], options.data)
     runs = read_latest(options.data)
     publish(report(runs), options.write, BEGIN, END)
     if options.picture:
