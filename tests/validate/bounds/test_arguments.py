@@ -23,7 +23,7 @@ from pebbler.instances.figures import MILLION
 from pebbler.instances.files import read_instance
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.suites.tiny import recomputing
-from pebbler.instances.transforms import in_pages
+from pebbler.instances.transforms import in_pages, with_recomputation
 from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.solver.exhaustive.brute_force import brute_force
@@ -37,7 +37,7 @@ from pebbler.validate.bounds.arguments import (
     in_whole_pages,
     priced_ns,
 )
-from pebbler.validate.bounds.certificate import Certificate
+from pebbler.validate.bounds.certificate import Certificate, check_certificate
 from pebbler.validate.bounds.reruns import rerun_intervals
 from pebbler.validate.bounds.single_peak import Piece, SinglePeak, copied_by
 from pebbler.validate.bounds.survival import SurvivalKey, require_survival
