@@ -82,6 +82,8 @@ def require_survival(
     ValueError
         When a price is negative, or is for anything else.
     """
+    if survival and instance.has_host_work:
+        raise ValueError("prices of survival are not for instances with work on the host")
     for (t, d, x), price in survival.items():
         where = f"instant {t}, blocks {d} and {x}"
         if not 0 <= t < 2 * len(checkpoints) or price < 0:

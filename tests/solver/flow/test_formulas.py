@@ -42,7 +42,7 @@ def agree(page: Rows, model: FlowModel | RecomputeModel) -> Counter[str]:
 
 
 def tiny(first: int) -> list[Instance]:
-    """Instances of all kinds; in four of them and more, tasks may run again, in one of them one after another."""
+    """Instances of all kinds; in four of them and more, tasks may run again, in one after each other."""
     seeds = range(first, first + 4)
     later = map(tiny_instance, range(first + 4, first + 99))
     again = (instance for instance in later if any(task.recomputable for task in instance.tasks))

@@ -594,7 +594,7 @@ def test_the_proof_imports_nothing_that_solves(module: str, pytestconfig: pytest
 
 
 def test_little_of_an_input_cannot_make_all_of_what_is_lost() -> None:
-    """Of a network, prices of survival prove more than the same program without them, and the checker agrees."""
+    """What is lost of a network is made again of what is there, and the checker finds the same bound."""
     instance = with_recomputation(Workload("gpt2:layers=2", 8, "a100", precision="bf16").instance("Mmin+25%"))
     checkpoints = hot_checkpoints(instance, 12)
     found = recompute_bound(instance, checkpoints)
