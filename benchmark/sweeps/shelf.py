@@ -1,9 +1,9 @@
-"""The folder of a suite's best-known values: one file, and beside it the documents of suites of files.
+"""The folder of a suite's best-known values: one file, and beside it a folder of schedules and certificates.
 
-Of a suite that is built on demand, ``SUITE.json`` has schedules and certificates inside. Of a frozen suite it
-has values and checksums alone, and the folder ``SUITE`` has the documents, compressed, each under a name with
-the start of its checksum. So a new document never replaces an older one before the values do: whatever is
-interrupted leaves a folder that holds together.
+``SUITE.json`` has values and checksums alone, and the folder ``SUITE`` has the documents, compressed, each
+under a name with the start of its checksum. So a new document never replaces an older one before the values
+do: whatever is interrupted leaves a folder that holds together. A suite that is shipped with its schedules,
+as `tiny` is, has the documents inside of ``SUITE.json``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from msgspec import UNSET, UnsetType
 
 from ...instances.errors import FormatError
 from ...instances.files import decode, encode, read_bytes, write_atomically, write_document
-from ...instances.suites.suite import find_suite
 from ...validate.bounds.certificate import Certificate
 from ...validate.schedule import Schedule
 from .best_known import Record, Registry, best_known, read_registry
@@ -126,7 +125,7 @@ def with_documents(registry: Registry, folder: Path) -> Registry:
 
 
 def _is_apart(suite: str) -> bool:
-    return bool(find_suite(suite).frozen)
+    return all(record.schedule is None for record in best_known(suite).records)
 
 
 def _places(record: Record, folder: Path) -> Iterator[tuple[str, Path]]:

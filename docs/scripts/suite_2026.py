@@ -28,7 +28,7 @@ from pebbler.benchmark.sweeps.best_known import Record, Registry, read_registry
 from pebbler.instances.files import write_atomically
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import ideal_ns, least_budget, unlimited_peak
-from pebbler.instances.suites.suite import Frozen, find_suite, members
+from pebbler.instances.suites.suite import find_suite, members
 from pebbler.instances.units import format_time
 
 SUITE = "pebbler-2026"
@@ -86,10 +86,11 @@ SHADES = {"easy": "#2ca02c", "hard": "#1f77b4", "open": "#d62728", "not tried": 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An instance of the suite, and what is known of it; None: nothing."""
+    """An instance of a suite, its kind and memory model, and what is known of it; None: nothing."""
 
     name: str
-    part: Frozen
+    kind: str
+    memory: str
     record: Record | None
 
     @property
@@ -119,7 +120,7 @@ def known(registry: Registry) -> list[Known]:
     """Return every instance of the suite with what is known of it, in the suite's order."""
     records = {record.instance: record for record in registry.records}
     return [
-        Known(member.name, member.frozen, records.get(member.name))
+        Known(member.name, member.frozen.kind, member.frozen.memory, records.get(member.name))
         for member in members(find_suite(SUITE))
         if member.frozen is not None
     ]
@@ -167,10 +168,11 @@ def kinds_table(found: dict[str, Features]) -> str:
     purposes: dict[str, str] = {}
     names: dict[str, list[str]] = {}
     memory: dict[str, Counter[str]] = {}
-    for one in known(Registry(suite=SUITE)):
-        purposes[one.part.kind] = one.part.purpose
-        names.setdefault(one.part.kind, []).append(one.name)
-        memory.setdefault(one.part.kind, Counter())[one.part.memory] += 1
+    for member in members(find_suite(SUITE)):
+        if (part := member.frozen) is not None:
+            purposes[part.kind] = part.purpose
+            names.setdefault(part.kind, []).append(member.name)
+            memory.setdefault(part.kind, Counter())[part.memory] += 1
     rows = []
     for kind, purpose in purposes.items():
         tasks = sorted(found[name].tasks for name in names[kind])
@@ -183,10 +185,10 @@ def classes_table(all_known: Sequence[Known]) -> str:
     """Return how many instances of each kind are in each class, as Markdown."""
     counts: dict[str, Counter[str]] = {}
     for one in all_known:
-        counts.setdefault(one.part.kind, Counter())[one.difficulty] += 1
+        counts.setdefault(one.kind, Counter())[one.difficulty] += 1
     rows = []
     for kind, count in counts.items():
-        gaps = [one.gap for one in all_known if one.part.kind == kind and one.difficulty == "open"]
+        gaps = [one.gap for one in all_known if one.kind == kind and one.difficulty == "open"]
         worst = max((gap for gap in gaps if gap is not None), default=None)
         cells = [str(count[word] or "") for word in CLASSES]
         rows.append((f"`{kind}`", *cells, "" if worst is None else percent(worst)))
@@ -204,7 +206,7 @@ def instances_table(all_known: Sequence[Known]) -> str:
         rows.append(
             (
                 f"`{one.name}`",
-                one.part.memory,
+                one.memory,
                 "" if makespan is None else format_time(makespan),
                 "" if record is None else format_time(record.lower_bound_ns),
                 "" if one.gap is None else percent(one.gap),
@@ -219,36 +221,44 @@ def as_csv(all_known: Sequence[Known], found: dict[str, Features]) -> str:
     """Return all of it as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    header = (
-        "instance kind memory_model tasks blocks room copies makespan_ns lower_bound_ns bound_by certified"
-    )
-    writer.writerow([*header.split(), "class", "method", "seconds", "who", "date", "pebbler", "machine"])
+    header = ("instance", "kind", "memory_model", "tasks", "blocks", "room", "copies")
+    writer.writerow([*header, *RECORDED])
     for one in all_known:
-        at, record = found[one.name], one.record
-        row: list[object] = [one.name, one.part.kind, one.part.memory, at.tasks, at.blocks]
-        row += [f"{at.room:.4f}", f"{at.copies:.4f}"]
-        if record is None:
-            row += ["", "", "", "", one.difficulty, "", "", "", "", "", ""]
-        else:
-            steps = () if record.history is UNSET else record.history
-            last = steps[-1] if steps else None
-            row += [record.makespan_ns, record.lower_bound_ns, record.bound_by, record.certified]
-            row += [one.difficulty, record.method, f"{one.seconds:.1f}"]
-            row += ["", "", "", ""] if last is None else [last.who, last.date, last.pebbler, last.machine]
-        writer.writerow(row)
+        at = found[one.name]
+        about = (one.name, one.kind, one.memory, at.tasks, at.blocks, f"{at.room:.4f}", f"{at.copies:.4f}")
+        writer.writerow([*about, *recorded(one)])
     return text.getvalue()
+
+
+RECORDED = (
+    *("makespan_ns", "lower_bound_ns", "bound_by", "certified"),
+    *("class", "method", "seconds", "who", "date", "pebbler", "machine"),
+)
+"""Columns of what is known."""
+
+
+def recorded(one: Known) -> list[object]:
+    """Return the cells of these columns."""
+    record = one.record
+    if record is None:
+        return ["", "", "", "", one.difficulty, "", "", "", "", "", ""]
+    steps = () if record.history is UNSET else record.history
+    last = steps[-1] if steps else None
+    row: list[object] = [record.makespan_ns, record.lower_bound_ns, record.bound_by, record.certified]
+    row += [one.difficulty, record.method, f"{one.seconds:.1f}"]
+    return row + (["", "", "", ""] if last is None else [last.who, last.date, last.pebbler, last.machine])
 
 
 def gaps_picture(all_known: Sequence[Known]) -> Figure:
     """Draw the gap of each instance by kind: what is open lies above the line."""
-    kinds = list(dict.fromkeys(one.part.kind for one in all_known))
+    kinds = list(dict.fromkeys(one.kind for one in all_known))
     with style.context("default"):
         figure = Figure(figsize=(9.0, 4.6), dpi=150, layout="constrained")
         axes = figure.subplots()
         least, most = CLOSED / 100, 100 * CLOSED
         points: dict[str, list[tuple[float, float]]] = {word: [] for word in CLASSES}
         for x, kind in enumerate(kinds):
-            own = [one for one in all_known if one.part.kind == kind]
+            own = [one for one in all_known if one.kind == kind]
             for index, one in enumerate(own):
                 place = x + 0.7 * ((index + 0.5) / len(own) - 0.5)
                 if one.gap is not None:
@@ -295,7 +305,7 @@ def space_picture(all_known: Sequence[Known], found: dict[str, Features]) -> Fig
         figure = Figure(figsize=(11.0, 5.2), dpi=150, layout="constrained")
         left, right = figure.subplots(1, 2, sharex=True, sharey=True)
         for axes, colours, words in (
-            (left, COLOURS, [one.part.kind for one in all_known]),
+            (left, COLOURS, [one.kind for one in all_known]),
             (right, SHADES, [one.difficulty for one in all_known]),
         ):
             for word, colour in colours.items():
@@ -310,7 +320,7 @@ def space_picture(all_known: Sequence[Known], found: dict[str, Features]) -> Fig
                     alpha=0.75,
                     linewidths=0.8,
                 )
-        _label(left, [(COLOURS[kind], "o", kind) for kind in dict.fromkeys(x.part.kind for x in all_known)])
+        _label(left, [(COLOURS[kind], "o", kind) for kind in dict.fromkeys(x.kind for x in all_known)])
         words = [word for word in CLASSES if any(one.difficulty == word for one in all_known)]
         _label(right, [(SHADES[word], MARKERS[word], word) for word in words])
         left.set_ylabel("room: budget between the least (0) and the peak (1)")

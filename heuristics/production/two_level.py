@@ -17,7 +17,7 @@ from ...instances.instance import Instance
 from ...instances.memory import live_bytes, live_ranges
 from ...instances.units import format_size
 from ...validate.schedule import Schedule
-from ..clock import OutOfTime, limited, look
+from ..clock import OutOfTime, left, limited, look
 from ..loading import loads
 from ..methods import Answer, Limits, Refusal, register
 from ..recomputation.plan import NOTHING_AGAIN, Policy, issued, recomputed, restorable, turn
@@ -369,28 +369,33 @@ def program(layer: Sequence[Operator], share: Share, room: float, bandwidth: flo
     """Return what becomes of each operator of a layer: as little time as possible to compute again.
 
     No more is kept than the share. No more is copied than the share and the room on the host, but for a
-    twentieth, which costs the time of its copy.
+    twentieth, which costs the time of its copy. Operators of the same size and time are counted, not chosen
+    one by one: a layer with many of them took the solver hours. The first of them are kept, the next are copied.
 
     Raises
     ------
     Refusal
-        When there is no such choice.
+        When there is no such choice, or the time limit passes.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     if not layer:
         return []
-    n, saved = len(layer), sum(one.bytes for one in layer)
+    alike: dict[tuple[int, int, bool], list[int]] = {}
+    for i, one in enumerate(layer):
+        alike.setdefault((one.bytes, one.time_ns, one.stays), []).append(i)
+    n, saved = len(alike), sum(one.bytes for one in layer)
     unit = max(saved, 1)
-    size = np.array([one.bytes / unit for one in layer])
+    most = np.array([len(members) for members in alike.values()], dtype=float)
+    size = np.array([size / unit for size, _, _ in alike])
     longest = max(1, *(one.time_ns for one in layer))
     keep, offload = share.keep, min(share.offload, max(room, 0.0) / unit)
     over_cost = unit / (bandwidth * longest) if bandwidth else 0.0
-    cost = np.concatenate([np.zeros(n), [-one.time_ns / longest for one in layer], [over_cost]])
-    cost[:n] = cost[n : 2 * n]  # what is kept or copied is not computed again
-    leaves = [one.bytes >= _LEAST_IN_PROGRAM and not one.stays for one in layer]
-    lower = np.concatenate([[float(one.stays) for one in layer], np.zeros(n + 1)])
-    upper = np.concatenate([np.ones(n), np.array(leaves, dtype=float), [offload * _OVER]])
+    worth = [-time_ns / longest for _, time_ns, _ in alike]
+    cost = np.array([*worth, *worth, over_cost])  # what is kept or copied is not computed again
+    leaves = [size >= _LEAST_IN_PROGRAM and not stays for size, _, stays in alike]
+    lower = np.concatenate([most * [stays for _, _, stays in alike], np.zeros(n + 1)])
+    upper = np.concatenate([most, most * leaves, [offload * _OVER]])
     once = np.hstack([np.eye(n), np.eye(n), np.zeros((n, 1))])
     kept = np.concatenate([size, np.zeros(n + 1)])
     copied = np.concatenate([np.zeros(n), size, [-1.0]])
@@ -399,13 +404,21 @@ def program(layer: Sequence[Operator], share: Share, room: float, bandwidth: flo
         integrality=np.concatenate([np.ones(2 * n), [0.0]]),
         bounds=Bounds(lower, upper),
         constraints=LinearConstraint(
-            np.vstack([once, kept, copied]), -np.inf, [*np.ones(n), keep * (1 + _SLACK), offload]
+            np.vstack([once, kept, copied]), -np.inf, [*most, keep * (1 + _SLACK), offload]
         ),
+        options={"time_limit": left()},
     )
+    look()
     if found.x is None:
         raise Refusal("the inner program has no solution: what must stay is more than the layer's share")
-    taken = found.x > 0.5
-    return ["keep" if taken[i] else "offload" if taken[n + i] else "recompute" for i in range(n)]
+    choices: list[Choice] = ["recompute"] * len(layer)
+    for at, members in enumerate(alike.values()):
+        stay, leave = round(found.x[at]), round(found.x[n + at])
+        for i in members[:stay]:
+            choices[i] = "keep"
+        for i in members[stay : stay + leave]:
+            choices[i] = "offload"
+    return choices
 
 
 def _held(instance: Instance, blocks: Iterable[int]) -> list[int]:

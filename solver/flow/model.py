@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Literal, NamedTuple, Unpack
 
 import numpy as np
@@ -32,6 +33,7 @@ from ...validate.bounds.certificate import certify, name_of_bound
 from ...validate.bounds.divisor import in_steps_ns
 from ...validate.bounds.machine import slowed_intervals, touched_on_host
 from ...validate.bounds.reruns import RerunKey
+from ...validate.bounds.survival import SurvivalKey
 from ..bounds import Bound, certified_bound
 from ..linear.facade import solve_linear
 from ..linear.model import LinearModel, LinearOptions, LinearResult, ModelBuilder, RowFamilies
@@ -195,6 +197,7 @@ def proven_by(
     name: str,
     word: str,
     reruns: Mapping[RerunKey, float],
+    survival: Mapping[SurvivalKey, float] = MappingProxyType({}),
 ) -> Bound | None:
     """Return the bound that a solver has proven on any model with prices, as `proven` does.
 
@@ -206,10 +209,12 @@ def proven_by(
         Name of the bound by prices, and of the solver's word.
     reruns
         Prices of second runs beside those of the model, in nanoseconds per byte.
+    survival
+        Prices of survival, in nanoseconds per byte.
     """
     found = []
     if result.duals is not None and np.isfinite(result.duals).all():
-        prices = _prices(model, result.duals, reruns)
+        prices = _prices(model, result.duals, reruns, survival)
         certificate = certify(instance, "prices", name, checkpoints=model.checkpoints, prices=prices)
         found.append(certified_bound(certificate))
     if math.isfinite(result.bound):
@@ -219,7 +224,12 @@ def proven_by(
     return reduce(Bound.raised, found) if found else None
 
 
-def _prices(model: PricedModel, duals: NDArray[np.float64], reruns: Mapping[RerunKey, float]) -> Prices:
+def _prices(
+    model: PricedModel,
+    duals: NDArray[np.float64],
+    reruns: Mapping[RerunKey, float],
+    survival: Mapping[SurvivalKey, float],
+) -> Prices:
     """Round dual values to prices that are exact fractions of one denominator."""
     memory, host, ends = (
         np.maximum(-duals[rows], 0.0) * (model.nanoseconds / model.bytes)
@@ -227,17 +237,19 @@ def _prices(model: PricedModel, duals: NDArray[np.float64], reruns: Mapping[Reru
     )
     others = [*model.link_rows, *([model.stream_rows] if len(model.stream_rows) else [])]
     engines = [np.clip(-duals[rows], 0.0, 1.0) for rows in (*model.engine_rows, *others)]
-    highest = max(1.0, *(float(price.max(initial=0.0)) for price in (memory, host, ends)), *reruns.values())
+    of_bytes = (float(price.max(initial=0.0)) for price in (memory, host, ends))
+    highest = max(1.0, *of_bytes, *reruns.values(), *survival.values())
     bits = _PRICE_BITS - math.frexp(highest)[1]
     if bits < 0:  # of a byte that would cost days
         memory, host, ends = np.zeros_like(memory), np.zeros_like(host), np.zeros_like(ends)
-        reruns, bits = {}, _PRICE_BITS
+        reruns, survival, bits = {}, {}, _PRICE_BITS
     whole = [np.floor(price * 2.0**bits).astype(np.int64).tolist() for price in engines]
     for j, paid in enumerate(zip(*whole, strict=True)):
         for price in whole:
             price[j] = price[j] * 2**bits // max(sum(paid), 2**bits)
     count = len(model.engine_rows)
     paid_again = {key: math.floor(price * 2.0**bits) for key, price in reruns.items()}
+    surviving = {key: math.floor(price * 2.0**bits) for key, price in survival.items()}
     return Prices(
         2**bits,
         np.floor(memory * 2.0**bits).astype(np.int64).tolist(),
@@ -247,6 +259,7 @@ def _prices(model: PricedModel, duals: NDArray[np.float64], reruns: Mapping[Reru
         np.floor(ends * 2.0**bits).astype(np.int64).tolist(),
         whole[count : count + len(model.link_rows)],
         whole[-1] if len(model.stream_rows) else (),
+        {key: price for key, price in surviving.items() if price > 0},
     )
 
 

@@ -25,14 +25,13 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from ...heuristics.choices import by_speed
-from ...heuristics.gaps import Gap, Guide, gaps_of
-from ...heuristics.recomputation.reruns import Plan, Run, stages_of, unrolled, useful
+from ...heuristics.recomputation.reruns import Run
 from ...instances.instance import Instance
 from ...instances.memory import footprint
 from ...validate.bounds.arguments import fitting, least_times
 from ...validate.bounds.machine import FairShares, fair_shares, slowed_intervals
 from ...validate.bounds.reruns import RerunKey, rerun_intervals
+from ...validate.bounds.survival import SurvivalKey
 from ..bounds import Bound
 from ..linear.facade import solve_linear
 from ..linear.model import LinearOptions, LinearResult, ModelBuilder
@@ -86,11 +85,14 @@ class RecomputeModel(PricedModel):
         The columns of each version, by block and number of the version.
     block_rows
         Per row, the block to which the row's version belongs, or -1.
+    survival_rows
+        Rows (54) and (55), as prices of survival are named.
     """
 
     again: dict[Run, int]
     versions: dict[tuple[int, int], VersionColumns]
     block_rows: NDArray[np.int64]
+    survival_rows: dict[SurvivalKey, int]
 
 
 def recompute_bound(
@@ -121,8 +123,14 @@ def proven_with_reruns(
     """Return the bound in nanoseconds that a solver has proven, as `flow.model.proven` does."""
     models = {"none": "lp", "algorithms": "partial", "all": "milp"}
     name = f"flow-recompute-{models[integrality]}-{solver}"
-    reruns = {} if result.duals is None else _rerun_prices(instance, model, result.duals)
-    return proven_by(instance, result, model, name, name, reruns)
+    if result.duals is None:
+        return proven_by(instance, result, model, name, name, {})
+    survival = {
+        (t, d, x): max(float(result.duals[row]), 0.0) * model.nanoseconds / instance.blocks[d].bytes
+        for (t, d, x), row in model.survival_rows.items()
+    }
+    reruns = _rerun_prices(instance, model, result.duals)
+    return proven_by(instance, result, model, name, name, reruns, survival)
 
 
 def _rerun_prices(
@@ -167,7 +175,10 @@ class _Version:
 
 @dataclass(slots=True)
 class _Model:
-    """The model while it is built: `memory`, `out` and `back` are rows, and all others are columns."""
+    """The model while it is built: `memory`, `out` and `back` are rows, and all others are columns.
+
+    `needed` has, per version that is not held, the last interval in which first runs, or the end, need it.
+    """
 
     instance: Instance
     checkpoints: tuple[int, ...]
@@ -177,6 +188,7 @@ class _Model:
     again: dict[Run, int] = field(default_factory=dict, init=False)
     absent: dict[int, int] = field(default_factory=dict, init=False)
     versions: dict[tuple[int, int], VersionColumns] = field(default_factory=dict, init=False)
+    needed: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
     ns: float = field(init=False)
     size: float = field(init=False)
     memory: NDArray[np.int64] = field(init=False)
@@ -245,6 +257,9 @@ class _Model:
             before_it = builder.row_count
             self._add(version, readers[version.block, version.number])
             owners.append(np.full(builder.row_count - before_it, version.block))
+        before_it = builder.row_count
+        survival_rows = self._what_is_nowhere_is_made_again()
+        owners.append(np.full(builder.row_count - before_it, -1))
         return RecomputeModel(
             linear=builder.build(),
             rows=builder.families,
@@ -259,6 +274,7 @@ class _Model:
             again=self.again,
             versions=self.versions,
             block_rows=np.concatenate(owners),
+            survival_rows=survival_rows,
         )
 
     def _fit_at_the_ends(self) -> NDArray[np.int64]:
@@ -291,7 +307,7 @@ class _Model:
             (k, j)
             for k, intervals in rerun_intervals(self.instance, self.checkpoints).items()
             for j in intervals
-            if last[k] > k and j <= _before(self.checkpoints, last[k])
+            if last[k] > k and j <= interval_before(self.checkpoints, last[k])
         }
 
     def _readers(self) -> dict[tuple[int, int], set[Run]]:
@@ -308,12 +324,12 @@ class _Model:
         block, count = instance.blocks[d], len(self.checkpoints)
         bytes_, last_version = block.bytes / self.size, version.until is None
         first = 0 if version.writer < 0 else 2 * bisect_left(self.checkpoints, version.writer)
-        if version.writer >= 0 and _at(self.checkpoints, version.writer) != first:
+        if version.writer >= 0 and interval_of(self.checkpoints, version.writer) != first:
             first += 2  # it is among the blocks of that checkpoint
         begin = bisect_right(instance.uses[d], version.writer)
         end = None if version.until is None else bisect_right(instance.uses[d], version.until)
         uses = instance.uses[d][begin:end]
-        at_uses = {_at(self.checkpoints, k) for k in uses}
+        at_uses = {interval_of(self.checkpoints, k) for k in uses}
         wanted = set(at_uses)
         absent, is_carried = self.absent.get(d), block.initially == "carried" and bool(instance.uses[d])
         if last_version and (block.finally_ == "device" or is_carried):
@@ -385,6 +401,7 @@ class _Model:
 
         if not held:
             following = sorted({*wanted, *([2 * count] if leaves else [])})
+            self.needed[d, version.number] = max(following, default=-1)
             for i in instants:
                 until = next((j for j in following if j > i), None)
                 if until is None or i in touched:
@@ -478,12 +495,62 @@ class _Model:
         row = self.builder.rows(1, lower=1.0, family="absent")
         self.builder.entries(row, [present, *others], 1.0)
 
+    def _what_is_nowhere_is_made_again(self) -> dict[SurvivalKey, int]:
+        """Add (54) to (56) at the first instant of each checkpoint; return rows (54) and (55).
+
+        Without them, a few bytes of an input that stay would make all bytes of an output, little by little.
+        """
+        instance, builder = self.instance, self.builder
+        rows: dict[SurvivalKey, int] = {}
+        runs: dict[int, list[Run]] = defaultdict(list)
+        for k, j in self.again:
+            runs[k].append((k, j))
+        for t in range(0, 2 * len(self.checkpoints), 2):
+            there = {
+                d: [columns.valid[t - columns.first], *([columns.out[t]] if t in columns.out else [])]
+                for (d, number), columns in self.versions.items()
+                if (d, number) in self.needed and number == 1 and instance.blocks[d].initially != "carried"
+                if columns.first <= t < columns.first + len(columns.valid)
+            }
+            later = {k: own for k in runs if (own := [self.again[run] for run in runs[k] if run[1] > t])}
+            made = {d: k for d in there if d in self._outputs(k := instance.writers[d][0]) and k in later}
+            lost = dict(zip(made, builder.columns(len(made), upper=np.inf).tolist(), strict=True))
+            for d, here in there.items():
+                if self.needed[d, 1] > t:
+                    rows[t, d, d] = self._is_somewhere_or_lost([*here, *([lost[d]] if d in lost else [])])
+            for d, k in made.items():
+                for x in instance.tasks[k].inputs:
+                    if x in there and bisect_left(instance.writers[x], k) == 1:
+                        here = [*there[x], *([lost[x]] if x in lost else [])]
+                        rows[t, d, x] = self._is_lost_with_its_input(lost[d], here)
+                self._lost_is_made_again(lost[d], later[k])
+        return rows
+
+    def _is_somewhere_or_lost(self, columns: Sequence[int]) -> int:
+        """(54): A version that is needed later is valid or out, or else lost."""
+        row = self.builder.rows(1, lower=1.0, family="somewhere")
+        self.builder.entries(row, columns, 1.0)
+        return int(row[0])
+
+    def _is_lost_with_its_input(self, lost: int, there: Sequence[int]) -> int:
+        """(55): Where a version is lost, each input of its producer is valid or out, or lost as well."""
+        row = self.builder.rows(1, lower=0.0, family="lost")
+        self.builder.entries(row, there, 1.0)
+        self.builder.entries(row, lost, -1.0)
+        return int(row[0])
+
+    def _lost_is_made_again(self, lost: int, again: Sequence[int]) -> None:
+        """(56): What is lost is made again, once or more often."""
+        row = self.builder.rows(1, lower=0.0, family="made again")
+        self.builder.entries(row, again, 1.0)
+        self.builder.entries(row, lost, -1.0)
+
     def _outputs(self, k: int) -> tuple[int, ...]:
         return self.instance.tasks[k].outputs
 
     def _instants(self, k: int) -> tuple[int, ...]:
         """Return both instants of a task that is a checkpoint."""
-        j = _at(self.checkpoints, k)
+        j = interval_of(self.checkpoints, k)
         return (j - 1, j) if j % 2 else ()
 
 
@@ -513,88 +580,12 @@ def _last_uses(instance: Instance) -> list[int]:
     return last
 
 
-# --- what a solution decides ----------------------------------------------------------------------------
-
-
-def decided(instance: Instance, model: RecomputeModel, values: NDArray[np.float64]) -> tuple[Plan, Guide]:
-    """Return the second runs of a solution (one half or more), and a guide to the transfers beside them."""
-    plan = useful(instance, _plan(instance, model, values))
-    again = unrolled(instance, plan)
-    algorithms = [by_speed(task)[0] for task in again.instance.tasks]
-    for i, (k, t) in enumerate(again.runs):
-        if k == t and k in model.choices:
-            columns = model.choices[k]
-            algorithms[i] = max(columns, key=lambda a: float(values[columns[a]]))
-    leaves: dict[Gap, int] = {}
-    returns: dict[Gap, int] = {}
-    for (copy, after), until in gaps_of(again.instance).items():
-        since = again.runs[after] if after >= 0 else None
-        upto = again.runs[until] if until < len(again.runs) else None
-        columns_of = model.versions.get(
-            (again.copies[copy][0], _number(instance, again.copies[copy][0], since))
-        )
-        if columns_of is None:
-            continue
-        first, last = _instants(model.checkpoints, since, upto)
-        absent = [
-            i
-            for i, column in enumerate(columns_of.present, columns_of.first)
-            if first <= i <= last and values[column] < 0.5
-        ]
-        if absent:
-            out = [j for j, column in columns_of.out.items() if values[column] > 0.999]
-            leaves[copy, after] = min(out, default=absent[0])
-            returns[copy, after] = absent[-1]
-    return plan, Guide(
-        sorted(returns, key=lambda gap: returns[gap]), sorted(leaves, key=lambda gap: leaves[gap]), algorithms
-    )
-
-
-def _plan(instance: Instance, model: RecomputeModel, values: NDArray[np.float64]) -> Plan:
-    """Return the second runs, each as late in its interval as the tasks that read its outputs allow."""
-    allowed = stages_of(instance)
-    plan: set[Run] = set()
-    for k, j in sorted(model.again, reverse=True):
-        if values[model.again[k, j]] < 0.5:
-            continue
-        stages = [
-            t
-            for t, stage in enumerate(allowed)
-            if k in stage and k != t and _before(model.checkpoints, t) == j
-        ]
-        made = set(instance.tasks[k].outputs)
-        reading = [t for t in stages if t < len(instance.tasks) and made & set(instance.tasks[t].inputs)]
-        reading += [t for other, t in plan if t in stages and made & set(instance.tasks[other].inputs)]
-        plan.add((k, min(reading, default=stages[-1])))
-    return frozenset(plan)
-
-
-def _number(instance: Instance, d: int, since: Run | None) -> int:
-    """Return the number of a block's version that is there after a run."""
-    if since is None:
-        return 0
-    k, t = since
-    return (bisect_right if k == t else bisect_left)(instance.writers[d], t)
-
-
-def _before(checkpoints: Sequence[int], t: int) -> int:
+def interval_before(checkpoints: Sequence[int], t: int) -> int:
     """Return the interval of the second runs of stage t, which come before the first run of task t."""
     return 2 * bisect_left(checkpoints, t)
 
 
-def _at(checkpoints: Sequence[int], k: int) -> int:
+def interval_of(checkpoints: Sequence[int], k: int) -> int:
     """Return the interval in which task k runs for the first time."""
     i = bisect_left(checkpoints, k)
     return 2 * i + (i < len(checkpoints) and checkpoints[i] == k)
-
-
-def _instants(checkpoints: Sequence[int], since: Run | None, until: Run | None) -> tuple[int, int]:
-    """Return the first and last instant after one run and before another; None for the start or the end."""
-    first, last = 0, 2 * len(checkpoints) - 1
-    if since is not None:
-        j = _at(checkpoints, since[1]) if since[0] == since[1] else _before(checkpoints, since[1])
-        first = j + j % 2
-    if until is not None:
-        j = _at(checkpoints, until[1]) if until[0] == until[1] else _before(checkpoints, until[1])
-        last = j - 1 - j % 2
-    return first, last

@@ -21,8 +21,9 @@ from ..linear.model import LinearModel, LinearResult
 from ..linear.worker import begin_solver, load_solver
 from ..packing.pack import load_packing
 from ..steady import settle
+from .decode import decided
 from .method import RULES, SECONDS, FlowRun, flow
-from .recompute import RecomputeModel, decided, proven_with_reruns, recompute_model
+from .recompute import RecomputeModel, proven_with_reruns, recompute_model
 from .stages import DEFAULT, Stage, refine_bound
 
 if TYPE_CHECKING:

@@ -37,6 +37,9 @@ schedules.
 _SHARE = 0.3
 """Largest share of the time left for a model that is not the last."""
 
+_COARSEST = 0.6
+"""The same of the coarsest where there are LPs only: if it is not solved, no other is."""
+
 ROUNDS = 4
 """Number of LPs in a row with the same number of checkpoints, each with those that the last one suggests."""
 
@@ -214,11 +217,13 @@ def stages(
 
     def solved_linear(fine: int, rounds: int) -> Iterator[Stage]:
         """LPs as fine as the time allows."""
+        share = _COARSEST if linear else _SHARE
         while left() > 0:
             last = fine == tasks
             for _ in range(1 if last else rounds):
                 began = time.monotonic()
-                yield Stage(fine, "none", left() if last and linear else _SHARE * left(), leads=linear)
+                yield Stage(fine, "none", left() if last and linear else share * left(), leads=linear)
+                share = _SHARE
                 if last or (time.monotonic() - began) * worth > left():
                     return
             fine = min(max(fine * 3 // 2, fine + 1), tasks)

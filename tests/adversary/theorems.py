@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
@@ -49,6 +50,7 @@ from pebbler.validate.bounds.arguments import Prices, least_times
 from pebbler.validate.bounds.certificate import certify, check_certificate
 from pebbler.validate.bounds.reruns import rerun_intervals
 from pebbler.validate.bounds.single_peak import SinglePeak
+from pebbler.validate.bounds.survival import SurvivalKey, require_survival
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel
 
@@ -412,7 +414,23 @@ def _drawn_prices(case: Case, checkpoints: Sequence[int]) -> Prices:
     ends = list[int]()
     if case.instance.carried and chance(rng, 60):
         ends = [rng.choice((0, rng.randint(0, top))) for _ in range(1 + case.instance.has_host_budget)]
-    return Prices(one, memory, engines, reruns, host, ends, link=link, stream=stream)
+    survival = {} if case.instance.has_host_work else _drawn_survival(case, checkpoints, max(top, 2 * one))
+    return Prices(one, memory, engines, reruns, host, ends, link=link, stream=stream, survival=survival)
+
+
+def _drawn_survival(case: Case, checkpoints: Sequence[int], top: int) -> dict[SurvivalKey, int]:
+    """Any prices that survival may have."""
+    found: dict[SurvivalKey, int] = {}
+    share = case.rng.choice((0, 20, 60))
+    for d, writers in enumerate(case.instance.writers):
+        for x in (d, *case.instance.tasks[writers[0]].inputs) if writers else ():
+            for t in range(2 * len(checkpoints)):
+                if chance(case.rng, share):
+                    price = {(t, d, x): case.rng.randint(1, top)}
+                    with suppress(ValueError):
+                        require_survival(case.instance, checkpoints, price)
+                        found |= price
+    return found
 
 
 def _priced(case: Case) -> Iterator[Claim]:
@@ -432,10 +450,11 @@ def _priced(case: Case) -> Iterator[Claim]:
 @theorem("docs/certificates.md", PLAIN)
 def prices(case: Case) -> Iterator[Claim]:
     """Let no task run again. Take any tasks as checkpoints, any prices from zero on of a byte at each instant
-    (of the device, and of the host if that has a budget), where blocks are carried of one at both ends, and
-    of a nanosecond of each engine in each interval, the latter at most one together. The Lagrangian bound of
-    FLOW at these prices, rounded up, is at most the makespan of every schedule. It does not matter whether
-    copies are interrupted, or blocks leave in part: the bound holds for that as well."""
+    (of the device, of the host if that has a budget, and of what does not survive it and is needed later),
+    where blocks are carried of one at both ends, and of a nanosecond of each engine in each interval, the
+    latter at most one together. The Lagrangian bound of FLOW at these prices, rounded up, is at most the
+    makespan of every schedule. It does not matter whether copies are interrupted, or blocks leave in part:
+    the bound holds for that as well."""
     yield from _priced(case)
 
 
@@ -444,7 +463,9 @@ def prices_with_second_runs(case: Case) -> Iterator[Claim]:
     """Tasks may run again where the instance says so. To the prices above come any prices from zero on of
     second runs, by task, interval and block: only of tasks that update nothing, in intervals between
     checkpoints in which all that the run reads is in the version that it read first and nothing that it
-    writes has been updated, and after the last task only where some block must end on the device. The bound
+    writes has been updated, and after the last task only where some block must end on the device. What does
+    not survive an instant and is needed later is made again after it, by a run whose inputs survive it or are
+    made again after it: prices of survival may pass from a block to those that its producer reads. The bound
     at these prices, rounded up, is at most the makespan of every schedule.
 
     That such intervals are enough: what runs again after the last task for the sake of a copy to the host

@@ -188,8 +188,8 @@ def test_best_known_shows_what_is_shipped(capsys: pytest.CaptureFixture[str]) ->
         "optimal": True,
         "method": "brute-force",
     }
-    assert main(["best-known", "tight"]) == 0
-    assert capsys.readouterr().out == "tight: of 68 instances 0 have a schedule, and 0 an optimal one\n"
+    assert main(["best-known", "scaling"]) == 0
+    assert capsys.readouterr().out == "scaling: of 22 instances 0 have a schedule, and 0 an optimal one\n"
     assert list(Path().iterdir()) == []
 
 

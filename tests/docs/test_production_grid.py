@@ -89,6 +89,32 @@ def test_tables_say_how_far_from_which_bound() -> None:
     assert "| gpt2/16/A100/63%/bf16 | `torchtitan-budget` | 10.91% | 110 ns |" in told
 
 
+def test_of_several_passes_the_highest_bound_and_the_shortest_schedule_count() -> None:
+    runs = [run("trl-offload", 220), run(OURS, 130, 104), run(OURS, 120, 110), run(OURS, None, 108)]
+    (cell,) = production_grid.read_cells(runs)
+    assert cell.bound == 110
+    assert cell.gap == pytest.approx(1 / 11)
+    assert "Ours is within 2 % of its bound in 0 of 1 cells; the median is 9.09%." in production_grid.report(
+        runs
+    )
+
+
+def test_a_pass_leaves_out_what_is_close_to_its_bound() -> None:
+    again = f"{SMALL.name}{NO_COPIES}"
+    known = [
+        run(OURS, 130, 100, name=SMALL.name),
+        run(OURS, 101, 100, name=SMALL.name),
+        run(OURS_COPIES, 105, 100, name=SMALL.name),
+        run(OURS, None, 100, name=again),
+    ]
+    assert production_grid.our_job(SMALL, "all", 5.0, known) is None
+    for kind, name, method in (("copies", SMALL.name, OURS_COPIES), ("again", again, OURS)):
+        job = production_grid.our_job(SMALL, kind, 5.0, known)
+        assert job is not None
+        assert (job.problem.name, job.setting.method) == (name, method)
+    assert all(production_grid.our_job(SMALL, kind, 5.0, []) is not None for kind in production_grid.KINDS)
+
+
 def test_without_ours_a_rule_is_at_most_so_far_from_what_is_possible() -> None:
     told = production_grid.report([run("torchtitan-budget", 105)])
     assert "63%: `torchtitan-budget`, 5.00% at most" in told

@@ -22,6 +22,7 @@ from .carried import NEVER, cheapest_round
 from .host_work import alone_with_host, least_on_host
 from .machine import CopyCosts, LinkTimes, Slowed, copy_costs, fair_shares, slowed_intervals, touched_on_host
 from .reruns import RerunKey, cheapest, cheapest_again, course_of, rerun_intervals
+from .survival import SurvivalKey, last_needs, needs, require_survival, rewards, wages
 
 
 def compute_ns(instance: Instance) -> int:
@@ -153,6 +154,9 @@ class Prices:
         engines add up to at most one.
     stream
         Per interval, where tasks may run on the host, the price of the host's time; as those of the link.
+    survival
+        Where tasks may run again, prices of a byte of what does not survive an instant (`survival`), in
+        nanoseconds per byte. Missing prices are zero.
     """
 
     denominator: int
@@ -163,6 +167,7 @@ class Prices:
     ends: Sequence[int] = ()
     link: Sequence[Sequence[int]] = ()
     stream: Sequence[int] = ()
+    survival: Mapping[SurvivalKey, int] = field(default_factory=dict)
 
     def times(self, factor: int) -> Prices:
         """Return the same prices as whole numbers over a larger denominator."""
@@ -179,6 +184,7 @@ class Prices:
             more(self.ends),
             [more(paid) for paid in self.link],
             more(self.stream),
+            {key: factor * price for key, price in self.survival.items()},
         )
 
 
@@ -199,6 +205,8 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     - A version of a block pays for its bytes between uses. Or it pays for one whole offload after it is
       written, and for a prefetch after each stay that it spends on the host, or for being made again. Copying
       it in pieces is a mix of such choices, and no cheaper than the cheapest of them.
+    - A version that does not survive an instant, and is needed later, pays for that, and so may the inputs of
+      what is made again; second runs after the instant are paid what is left over (`survival`).
     - Where host memory has a budget, its price is paid in the same way: what is wanted later and absent, and
       no second run makes again, has a copy there. So an absent byte saves the price of memory less that of
       host memory, if this is more than nothing, and all of host memory is paid back.
@@ -252,7 +260,9 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
         )
         following = k + 1
     total += left[-1] * (least[-1] - least[following])
-    total += _run_price(instance, prices, left)
+    total += _run_price(instance, prices, left, _paid_runs(instance, checkpoints, prices, again))
+    total += needs(instance, prices.survival)
+    spared = rewards(instance, prices.survival)
     makes, reads = _dealings(instance, prices, again)
     read_again = {d for d, _ in reads}
     away = [here - spared for here, spared in zip(prices.memory, _saved_by_absence(prices), strict=True)]
@@ -286,9 +296,10 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
             continue
         for version in _versions(instance, d, checkpoints):
             name = d, version.writer
-            if name in makes or name in reads:
-                course = course_of(instance, *name, checkpoints, reads[name])
-                total += cheapest(course, makes[name], reads[name], prices.memory, cost)
+            own = spared[d] if d in spared and version.writer == instance.writers[d][0] else {}
+            if name in makes or name in reads or own:
+                course = course_of(instance, *name, checkpoints, {t + 1: 0 for t in own} | reads[name])
+                total += cheapest(course, makes[name], reads[name], prices.memory, cost, own)
             else:
                 total += _version_price(version, upto, saved, len(prices.memory), cost)
     if instance.host_budget_bytes is not msgspec.UNSET:
@@ -338,10 +349,27 @@ def _saved_by_absence(prices: Prices) -> Sequence[int]:
     return [max(here - there, 0) for here, there in zip(prices.memory, prices.host, strict=True)]
 
 
-def _run_price(instance: Instance, prices: Prices, left: Sequence[int]) -> int:
+def _paid_runs(
+    instance: Instance, checkpoints: Sequence[int], prices: Prices, again: Mapping[int, range]
+) -> dict[tuple[int, int], int]:
+    """Return what second runs are paid for what they make of versions that have not survived."""
+    if not prices.survival:
+        return {}
+    last = last_needs(instance, checkpoints, again)
+    return {
+        (k, j): sum(wage for t, wage in paid.items() if t < j)
+        for k, paid in wages(instance, prices.survival).items()
+        for j in again.get(k, ())
+        if j <= last[k]
+    }
+
+
+def _run_price(
+    instance: Instance, prices: Prices, left: Sequence[int], paid: Mapping[tuple[int, int], int]
+) -> int:
     """Return the least that second runs can pay, times the denominator; those without prices are left out."""
     least = least_times(instance)
-    balances: dict[tuple[int, int], int] = {}
+    balances = {(k, j): left[j] * least[k] - wage for (k, j), wage in paid.items()}
     for (k, j, d), price in prices.reruns.items():
         amount = price * instance.blocks[d].bytes
         sign = 1 if d in instance.tasks[k].inputs else -1
@@ -522,3 +550,4 @@ def _require_prices(
             raise ValueError(f"task {k} has no second run in interval {j} that touches block {d}")
         if price < 0:
             raise ValueError(f"task {k}, interval {j}: a price of block {d} is negative")
+    require_survival(instance, checkpoints, prices.survival)

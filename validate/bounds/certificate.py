@@ -67,6 +67,9 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         The same of the times that copies out, and copies in, leave the others (`machine.FairShares`).
     stream_prices
         The same of the host's time, where tasks may run on the host.
+    survival_prices
+        If tasks may run again, and any of these prices is not zero: an instant, a block, the block itself or
+        an input of its producer, and the price in nanoseconds per byte of the first block (`survival`).
     page_bytes
         If only paged schedules are bounded, the bytes of which their page size is a multiple. The argument is
         then for the instance in whole pages.
@@ -92,6 +95,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     link_prices: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
     stream_prices: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
     fair_prices: tuple[tuple[Natural, ...], tuple[Natural, ...]] | msgspec.UnsetType = msgspec.UNSET
+    survival_prices: tuple[tuple[Natural, Natural, Natural, Natural], ...] | msgspec.UnsetType = msgspec.UNSET
     checksum: str = ""
 
 
@@ -119,6 +123,7 @@ def certify(
         When the argument does not hold for the instance, or its figures are not valid.
     """
     reruns = {} if prices is None else prices.reruns
+    survival = {} if prices is None else prices.survival
     link = () if prices is None else prices.link
     fair = tuple(map(tuple, link[1:]))
     page_bytes = page_bytes_of(instance)
@@ -139,6 +144,7 @@ def certify(
         link_prices=tuple(link[0]) if link and any(link[0]) else msgspec.UNSET,
         stream_prices=tuple(prices.stream) if prices is not None and any(prices.stream) else msgspec.UNSET,
         fair_prices=(fair[0], fair[1]) if any(map(any, fair)) else msgspec.UNSET,
+        survival_prices=tuple((*key, price) for key, price in sorted(survival.items())) or msgspec.UNSET,
     )
     return sealed(msgspec.structs.replace(found, lower_bound_ns=proven_ns(instance, found)))
 
@@ -198,7 +204,9 @@ def _argued_ns(instance: Instance, certificate: Certificate) -> int:
         link = [*(link or [(0,) * len(certificate.fair_prices[0])]), *certificate.fair_prices]
     stream = () if certificate.stream_prices is msgspec.UNSET else certificate.stream_prices
     of_time = certificate.memory_prices, certificate.engine_prices
-    prices = Prices(certificate.denominator, *of_time, reruns, host, ends, link, stream)
+    lost = () if certificate.survival_prices is msgspec.UNSET else certificate.survival_prices
+    survival = {(t, d, x): price for t, d, x, price in lost}
+    prices = Prices(certificate.denominator, *of_time, reruns, host, ends, link, stream, survival)
     return priced_ns(instance, certificate.checkpoints, prices)
 
 

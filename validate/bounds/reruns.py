@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ...instances.instance import Block, Instance
 from .machine import CopyCosts
@@ -110,13 +111,14 @@ def cheapest(
     reads: Mapping[int, int],
     memory: Sequence[int],
     costs: CopyCosts,
+    spared: Mapping[int, int] = MappingProxyType({}),
 ) -> int:
     """Return the least that a version pays for memory, copies and second runs of its producer.
 
-    The payments of the version's readers are subtracted. The search goes step by step through the intervals.
-    Its state is whether the version is on the device, and whether the host has it. In each interval, the
-    version may arrive, by a prefetch or by a second run. If it is there, second runs that read it pay, and it
-    may be offloaded. Then it is kept or released.
+    The payments of the version's readers are subtracted, and so is what it is spared by surviving. The search
+    goes step by step through the intervals. Its state is whether the version is on the device, and whether
+    the host has it. In each interval, the version may arrive, by a prefetch or by a second run. If it is
+    there, second runs that read it pay, and it may be offloaded. Then it is kept or released.
 
     Parameters
     ----------
@@ -130,6 +132,8 @@ def cheapest(
         Prices, as in `arguments.Prices`.
     costs
         What copies of the block cost by interval.
+    spared
+        What is subtracted if it is on the device or on the host, per instant of the course.
     """
     block = course.block
     states = {(not course.must_load, course.on_host): 0}
@@ -152,6 +156,8 @@ def cheapest(
             if not there and j not in course.wanted:
                 ways.append((False, hosted, paid))
             for stays, copied, cost in ways:
+                if stays or copied:
+                    cost -= spared.get(j, 0)
                 if stays or j not in course.touched:
                     following[stays, copied] = min(cost, following.get((stays, copied), cost))
         states = following

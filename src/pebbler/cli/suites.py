@@ -112,8 +112,8 @@ def add_best_known(commands: argparse._SubParsersAction[Parser]) -> None:
         "--output",
         type=Path,
         metavar="DIR|FILE",
-        help="where SUITE.json is or will be, and beside it the folder SUITE with the schedules of a frozen "
-        "suite; it starts from what is shipped. Of submit, the file to write",
+        help="where SUITE.json is or will be, and beside it the folder SUITE with the schedules; it starts "
+        "from what is shipped. Of submit, the file to write",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import product
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from pebbler.heuristics.clock import until
 from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.heuristics.production.saved import layer_groups
 from pebbler.heuristics.production.two_level import Choice, Layers, Operator, Share, greedy, program
@@ -134,10 +136,10 @@ def test_the_greedy_choice_closes_the_gap_with_one_operator_more() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_choice_within_the_shares_takes_less_time_than_the_inner_program(seed: int) -> None:
+    """Also of a layer with equal operators, which are counted."""
     random = np.random.default_rng(seed)
-    layer = operators(
-        *((int(random.integers(1, 9)), int(random.integers(1, 99))) for _ in range(6)), stays=(0,)
-    )
+    drawn = [(int(random.integers(1, 9)), int(random.integers(1, 99))) for _ in range(6)]
+    layer = operators(*(drawn if seed % 2 else drawn[:3] * 2), stays=(0,))
     saved = sum(one.bytes for one in layer)
     keep = max(layer[0].bytes / saved, float(random.uniform(0.1, 0.6)))
     share = Share(keep, float(random.uniform(0, 1 - keep)))
@@ -158,6 +160,21 @@ def test_no_choice_within_the_shares_takes_less_time_than_the_inner_program(seed
     choices: tuple[Choice, ...] = ("keep", "offload", "recompute")
     assert fits(chosen)
     assert cost(chosen) == pytest.approx(min(cost(one) for one in product(choices, repeat=6) if fits(one)))
+
+
+def test_a_layer_of_many_equal_operators_is_counted_not_searched() -> None:
+    """Four kinds of sixty, whose worth by the byte is nearly the same."""
+    layer = operators(*((5 + kind, 5000 + 1001 * kind) for kind in range(4) for _ in range(60)))
+    with until(time.monotonic() + 20):
+        chosen = program(layer, Share(0.517, 0.213), 1e12, 1.0)
+    assert amount(layer, chosen, "keep") <= 0.517 * sum(one.bytes for one in layer) * (1 + 1e-6)
+
+
+def test_the_inner_program_obeys_the_time_limit() -> None:
+    random = np.random.default_rng(3)
+    layer = operators(*((int(random.integers(500, 999)), int(random.integers(1, 99))) for _ in range(200)))
+    with pytest.raises(Refusal, match="time limit"), until(time.monotonic() - 1):
+        program(layer, Share(0.4, 0.3), 1e12, 1.0)
 
 
 def test_what_must_stay_and_is_more_than_the_share_has_no_program() -> None:

@@ -789,7 +789,7 @@ def _windows(model: Rows, windows: Sequence[tuple[int, int, int]]) -> None:
 def with_second_runs(
     instance: Instance, checkpoints: Sequence[int], integrality: str, ns: float, size: float
 ) -> Rows:
-    """FLOW with second runs, of (1), (2), (4) to (7), (30) to (36), (41), (42), (52) and (53)."""
+    """FLOW with second runs, of (1), (2), (4) to (7), (30) to (36), (41), (42) and (52) to (56)."""
     model = Rows(instance, checkpoints, ns, size)
     n, m = len(instance.tasks), len(checkpoints)
     lengths = model.lengths([1.0] * (2 * m + 1), [1.0] * (2 * m + 1))
@@ -808,6 +808,8 @@ def with_second_runs(
         writers = model.writers(b)
         for number in range(0 if block.initially != "absent" else 1, len(writers) + 1):
             _version_with_second_runs(model, b, number, again, integrality == "all", in_memory, out, back)
+    for t in range(0, 2 * m, 2):
+        _survival(model, t, again)
     for t in range(2 * m):
         room = (instance.pool_bytes - model.footprint(checkpoints[t // 2])) / size
         model.row("memory", [*model.workspace_of(t // 2), *in_memory[t]], high=room)
@@ -825,6 +827,39 @@ def with_second_runs(
                 ratios[way][b, number] = _over(model.linked(b)[way], time)
     model.machine(lengths, (out, back), ratios, _may_run_again(model))
     return model
+
+
+def _survival(model: Rows, t: int, again: set[tuple[int, int]]) -> None:
+    """What is nowhere at the first instant of a checkpoint is made again."""
+    instance, m, n = model.instance, model.m, len(model.instance.tasks)
+    there = [
+        b
+        for b, block in enumerate(instance.blocks)
+        if block.initially != "carried" and (("alpha", (b, 1), t) in model.columns)
+    ]
+    makers = {b: model.writers(b)[0] for b in there}
+    lost = [
+        b
+        for b, k in makers.items()
+        if b in instance.tasks[k].outputs and any(other == k and j > t for other, j in again)
+    ]
+    for b in lost:
+        model.column(("omega", b, t), high=math.inf)
+    for b in there:
+        here = [(("alpha", (b, 1), t), 1.0), (("q", (b, 1), t), 1.0)]
+        following = [*model.writers(b)[1:2], n][0]
+        uses = [k for k in range(n) if makers[b] < k <= following and b in instance.tasks[k].blocks]
+        ends = following == n and instance.blocks[b].finally_ in ("device", "host")
+        if any(2 * model.before(k) + (k in model.checkpoints) > t for k in uses) or (ends and 2 * m > t):
+            model.row("somewhere", [*here, (("omega", b, t), 1.0)], 1.0)  # (54)
+        for made in lost:
+            k = makers[made]
+            if b in instance.tasks[k].inputs and sum(w < k for w in model.writers(b)) == 1:
+                owed = [(("omega", b, t), 1.0), (("omega", made, t), -1.0)]
+                model.row("lost", [*here, *owed], 0.0)  # (55)
+        if b in lost:
+            runs = [(("zeta", makers[b], j), 1.0) for j in range(t + 1, 2 * m + 1)]
+            model.row("made again", [*runs, (("omega", b, t), -1.0)], 0.0)  # (56)
 
 
 def _may_run_again(model: Rows) -> set[tuple[int, int]]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from pebbler.instances.instance import Instance
 from pebbler.instances.suites.tiny import tiny_instance, twisted
-from pebbler.instances.transforms import split_parts
+from pebbler.instances.transforms import split_parts, with_recomputation
 from pebbler.instances.workload import Workload
 from pebbler.solver.flow.checkpoints import hot_checkpoints
 from pebbler.solver.flow.families import Window
@@ -42,7 +42,7 @@ def agree(page: Rows, model: FlowModel | RecomputeModel) -> Counter[str]:
 
 
 def tiny(first: int) -> list[Instance]:
-    """Instances of all kinds; in three of them and more, tasks may run again."""
+    """Instances of all kinds; in four of them and more, tasks may run again, in one after each other."""
     seeds = range(first, first + 4)
     later = map(tiny_instance, range(first + 4, first + 99))
     again = (instance for instance in later if any(task.recomputable for task in instance.tasks))
@@ -51,6 +51,7 @@ def tiny(first: int) -> list[Instance]:
         *islice(again, 3),
         *map(twisted, seeds),
         *(hostile_instance(Random(seed), most_tasks=4) for seed in seeds),
+        with_recomputation(Workload("lenet", 1 + first, "k40").instance("Mmin+20%")),
     ]
 
 
@@ -76,7 +77,7 @@ def test_the_rows_are_those_of_the_page(first: int) -> None:
                 model = flow_model(instance, checkpoints, "all", unbroken=True)
                 units = model.nanoseconds, model.bytes
                 seen += agree(flow(instance, checkpoints, "all", *units, long=1 / 3), model)
-    assert len(seen) == 31
+    assert len(seen) == 34
     assert min(seen.values()) >= 5
 
 

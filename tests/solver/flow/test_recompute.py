@@ -20,8 +20,9 @@ from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import best_bound, compute_bound
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.flow import recompute_method
+from pebbler.solver.flow.decode import decided
 from pebbler.solver.flow.model import Integrality, flow_bound
-from pebbler.solver.flow.recompute import decided, recompute_bound, recompute_model
+from pebbler.solver.flow.recompute import recompute_bound, recompute_model
 from pebbler.solver.flow.recompute_method import flow_recompute
 from pebbler.solver.flow.stages import refine_bound
 from pebbler.solver.linear.facade import solve_linear
