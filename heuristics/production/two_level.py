@@ -370,7 +370,8 @@ def program(layer: Sequence[Operator], share: Share, room: float, bandwidth: flo
 
     No more is kept than the share. No more is copied than the share and the room on the host, but for a
     twentieth, which costs the time of its copy. Operators of the same size and time are counted, not chosen
-    one by one: a layer with many of them took the solver hours. The first of them are kept, the next are copied.
+    one by one: a layer with many of them took the solver hours. The first of them are kept, the next are
+    copied.
 
     Raises
     ------
