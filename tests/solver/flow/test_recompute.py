@@ -191,7 +191,7 @@ def test_without_transfers_only_what_must_be_is_copied_and_nothing_is_claimed(se
         if result.schedule is None:
             continue
         found += 1
-        assert result.lower_bound_ns == compute_bound(instance).lower_bound_ns
+        assert result.lower_bound_ns == best_bound(instance).lower_bound_ns
         for operation in result.schedule.operations:
             if operation.block is not None and operation.kind != "move":
                 block = instance.blocks[operation.block]
