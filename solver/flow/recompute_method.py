@@ -63,8 +63,8 @@ def flow_recompute(instance: Instance, limits: Limits) -> Answer:
 
     It ends as `flow` does. If no task may run again, it is `flow` with another model. Without transfers, it
     makes only the copies that the instance requires. If the instance allows others, the models prove nothing
-    for it, and the bound is one that needs no model. Where blocks are carried, `flow` plans first, and a bound is
-    proven that leaves their places free; then they are chosen.
+    for it, and the bound is one that needs no model. Where blocks are carried, `flow` plans first, and a
+    bound is proven that leaves their places free; then they are chosen.
 
     Raises
     ------
