@@ -103,6 +103,9 @@ GRAPHS: tuple[tuple[str, int, tuple[str, ...], tuple[str, ...]], ...] = (
 Budgets are what the least possible leaves below the peak: 15, 35, 60 and 85 % of it.
 """
 
+DEVICES = ("RTX4090", "A100", "H100", "GH200")
+BUDGETS = ("tightest budget", "tight", "loose", "loosest")
+"""Names on the page, as those of the graphs."""
 _NAMES = {
     _LARGE: "gpt2_large",
     _3B: "llama32_3b, 8 layers",
@@ -289,7 +292,13 @@ def report(runs: Sequence[Run]) -> str:
         f"{len(found)} of {len(cells())} cells have runs of rules, and {proven} of them ours.",
         *([_targets(found)] if proven else []),
     ]
-    tables = [_rules_table(found), _graphs_table(found), _far_table(found)]
+    tables = [
+        _rules_table(found),
+        _devices_table(found),
+        _budgets_table(found),
+        _graphs_table(found),
+        _far_table(found),
+    ]
     return (
         "\n\n".join(["\n".join(f"- {fact}" for fact in facts), *filter(None, tables), _origin(runs)]) + "\n"
     )
@@ -335,6 +344,40 @@ def _rules_table(found: Sequence[Cell]) -> str:
     return markdown(header, rows)
 
 
+def _devices_table(found: Sequence[Cell]) -> str:
+    """Return a line for each rule: how far from the bounds in the median, by device."""
+    devices = [name for name in DEVICES if any(cell.problem.workload.device == name for cell in found)]
+    rows = []
+    for rule in RULES:
+        own = {name: [cell for cell in found if cell.problem.workload.device == name] for name in devices}
+        over = [[one for cell in own[name] if (one := cell.over(rule)) is not None] for name in devices]
+        rows.append((f"`{rule}`", *(percent(median(ones)) if ones else "" for ones in over)))
+    return markdown(("median over the bound", *devices), rows)
+
+
+def _budgets_table(found: Sequence[Cell]) -> str:
+    """Return a line for each of the four budgets: how far the fastest rule is, and which rules that are."""
+    rows = []
+    for place, name in enumerate(BUDGETS):
+        mine = [cell for cell in found if _place(cell.problem) == place]
+        best = Counter(rule for cell in mine if (rule := cell.best()) is not None)
+        over = [one for cell in mine if (rule := cell.best()) and (one := cell.over(rule)) is not None]
+        if over:
+            told = ", ".join(f"`{rule}` {count}" for rule, count in best.most_common())
+            rows.append((name, str(len(mine)), percent(median(over)), percent(max(over)), told))
+    return markdown(("budget", "cells", "fastest rule, median", "worst", "fastest in"), rows)
+
+
+def _place(problem: WorkloadProblem) -> int:
+    """Return which of its graph's budgets a cell has, from the tightest."""
+    return next(
+        budgets.index(problem.budget)
+        for network, batch, devices, budgets in GRAPHS
+        if (network, batch) == (problem.workload.name, problem.workload.batch)
+        and problem.workload.device in devices
+    )
+
+
 def _ninth(values: Sequence[float]) -> float:
     return quantiles(values, n=10, method="inclusive")[-1] if len(values) > 1 else values[0]
 
@@ -355,7 +398,7 @@ def _graphs_table(found: Sequence[Cell]) -> str:
             and work.device in devices
         )
         rows.append((graph, *(told.get(budget, "") for budget in budgets)))
-    return markdown(("graph", "tightest budget", "tight", "loose", "loosest"), rows)
+    return markdown(("graph", *BUDGETS), rows)
 
 
 def _told(cell: Cell) -> str:
@@ -416,7 +459,7 @@ def picture(runs: Sequence[Run]) -> bytes:
         if any(rule in cell.rules for cell in found)
     }
     order = sorted(rules, key=lambda rule: -(median(rules[rule]) if rules[rule] else math.inf))
-    devices = list(dict.fromkeys(device for _, _, devices, _ in GRAPHS for device in devices))
+    devices = DEVICES
     with style.context("default"):
         figure = Figure(figsize=(11, 6.2), dpi=130, layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=(4, 1))

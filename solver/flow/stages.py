@@ -68,6 +68,8 @@ class Thresholds:
     first, first_linear
         Checkpoints of the coarsest model. The second number is for so many tasks that there are only LPs:
         sixteen checkpoints are then too few to find out which of them matter.
+    first_again
+        The same of so many tasks that there are only LPs, where some of them may run again.
     large
         Number of tasks above which LPs come before large whole models, and copies may be interrupted. Such a
         whole model may not even finish its relaxation.
@@ -93,6 +95,7 @@ class Thresholds:
 
     first: int = 16
     first_linear: int = 64
+    first_again: int = 6
     large: int = 100
     huge: int = 4000
     hosted: int = 100
@@ -109,11 +112,14 @@ DEFAULT = Thresholds()
 
 
 def thresholds_for(instance: Instance, thresholds: Thresholds = DEFAULT) -> Thresholds:
-    """Return thresholds for an instance: where tasks may run on the host, many tasks have small LPs only.
+    """Return thresholds for an instance: where tasks may run again or on the host, first LPs are small.
 
     Each such task has columns in every interval, so that models grow with the square of the checkpoints. Few
-    are enough: on a step of GPT-2 XL, 10 prove as much as 16, in a tenth of the time.
+    are enough: on a step of GPT-2 XL with work on the host, 10 prove as much as 16, in a tenth of the time,
+    and where transformers run tasks again, 6 often prove as much.
     """
+    if len(instance.tasks) > thresholds.large and any(task.recomputable for task in instance.tasks):
+        return replace(thresholds, first=min(thresholds.first, thresholds.first_again))
     if not instance.has_host_work or len(instance.tasks) <= thresholds.hosted:
         return thresholds
     return replace(thresholds, huge=thresholds.hosted, first_linear=thresholds.first_hosted)
