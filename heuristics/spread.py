@@ -27,7 +27,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
@@ -39,6 +39,9 @@ from ..validate.schedule import COLLECTIVE_KINDS, Kind, Operation, Residence, Sc
 from .clock import LEAST, left, until
 from .methods import Answer, Limits, Method, Refusal
 from .turns import Rule, take_turns, turn, turns
+
+if TYPE_CHECKING:
+    from .search.cluster import ClusterSearch
 
 _How = Literal["at once", "in gaps", "last"]
 """Position of transfers among the copies of a stream; ``at once`` is the paper's way."""
@@ -130,24 +133,32 @@ def _searched(
     from .search.method import RULES
 
     assert best.schedule is not None
-    method, stopped_by = best.schedule.method, best.stopped_by
+    stopped_by = best.stopped_by
     try:
         with until(deadline, LEAST):
             search = ClusterSearch(instance, plan, limits.seed, limits.without & set(RULES))
             search.start(planned)
+        began = time.monotonic()
+        schedules = [best.schedule, _in_turn(instance, planned, search)]
+        takes = time.monotonic() - began  # and so does that of the program found
     except Refusal:
         return best  # the search does not model it, or has no time
+    except KeyboardInterrupt:
+        return dataclasses.replace(best, stopped_by="interrupted")
     try:
-        search.descend(deadline)
+        search.descend(deadline - takes)
     except KeyboardInterrupt:
         stopped_by = "interrupted"
-    found = search.found(method)
-    if found is None:
-        return dataclasses.replace(best, stopped_by=stopped_by)
-    rule, largest_first = search.rule
-    taken = weave_in_turn(instance, found, rule, largest_first=largest_first)
-    shortest = min(best.schedule, taken, key=lambda one: one.makespan_ns)
+    if (found := search.found(best.schedule.method)) is not None:
+        schedules.append(_in_turn(instance, found, search))
+    shortest = min(schedules, key=lambda one: one.makespan_ns)
     return dataclasses.replace(best, schedule=shortest, stopped_by=stopped_by)
+
+
+def _in_turn(instance: Instance, schedule: Schedule, search: ClusterSearch) -> Schedule:
+    """Return a schedule of one GPU on all, which take turns as in the best program of a search."""
+    rule, largest_first = search.rule
+    return weave_in_turn(instance, schedule, rule, largest_first=largest_first)
 
 
 def _plans(instance: Instance) -> Iterator[Instance]:

@@ -136,3 +136,19 @@ def test_methods_that_search_do_so_on_all_gpus_unless_it_is_left_out(
     solve(instance, "local-search", time_limit=1.0, memory="paged")
     assert solve(one_gpu(instance), "local-search", time_limit=1.0).schedule is not None
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("step", ["start", "descend"])
+def test_what_is_planned_remains_when_the_search_is_interrupted(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = on("alexnet", {"gpus": 4})
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ClusterSearch, step, interrupted)
+    answer = spread(instance, find_method("modnn").call, Limits(), searches=True)
+    assert answer.stopped_by == "interrupted"
+    assert answer.schedule is not None
+    assert check_cluster(instance, answer.schedule).valid
