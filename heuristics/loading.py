@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+from msgspec.structs import replace
+
 from ..instances.compiling import telling_of_compiling
+from ..instances.gpus.cluster import Cluster, Gradient
 from ..instances.instance import Algorithm, Block, Instance, Task
 from .methods import Limits, Method
 
@@ -46,6 +49,23 @@ def _kernels() -> None:
         search.run(work=1)
         search.suggest(search.guide())
         search.schedule("small")
+
+
+@cache
+def cluster_kernels() -> None:
+    """Compile what local search on several GPUs has beside the kernels, or load it from Numba's cache."""
+    from .search.cluster import ClusterSearch  # with it comes Numba
+
+    gradient = Gradient(name="dW", bytes=512, offload_ns=1, prefetch_ns=1, produced_by=3, used_by=())
+    shared = Cluster(
+        gpus=2,
+        bus_bytes_per_second=10**9,
+        core_bytes_per_second=10**9,
+        host_bytes_per_second=10**9,
+        gradients=(gradient,),
+    )
+    with telling_of_compiling():
+        ClusterSearch(replace(_small(), cluster=shared), _small(), 0, ())
 
 
 def _small() -> Instance:

@@ -12,7 +12,8 @@ while the second is on its way. The way that is fastest in simulation is taken.
 GPUs of one kind with the same program run in step. So the schedule is planned for one of them, with copies as
 slow as the bus makes them when all GPUs copy at once, and again with copies that fewer others slow down, for
 GPUs that take turns on the bus (`turns`). Nothing else relies on this: the simulation and the
-checker look at every GPU.
+checker look at every GPU. From the best of these plans, methods that search go on with the time of all GPUs
+as the cost (`search.cluster`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
@@ -37,10 +38,16 @@ from ..validate.gpus.simulate import simulate_cluster
 from ..validate.schedule import COLLECTIVE_KINDS, Kind, Operation, Residence, Schedule, Stream
 from .clock import LEAST, left, until
 from .methods import Answer, Limits, Method, Refusal
-from .turns import turns
+from .turns import Rule, take_turns, turn, turns
+
+if TYPE_CHECKING:
+    from .search.cluster import ClusterSearch
 
 _How = Literal["at once", "in gaps", "last"]
 """Position of transfers among the copies of a stream; ``at once`` is the paper's way."""
+
+_PLANS_SHARE = 2 / 3
+"""Share of the time limit for the plans of a method that searches; the rest is for the search on all GPUs."""
 
 _Lines = dict[Stream, list[int]]
 """The steps of each stream, in order."""
@@ -76,31 +83,82 @@ def _shared_ns(cluster: Cluster, size: int, alone: int | None, copies: Fraction 
     return max(alone, cluster.passing_ns(size, alone, copies))
 
 
-def spread(instance: Instance, method: Method, limits: Limits) -> Answer:
+def spread(instance: Instance, method: Method, limits: Limits, *, searches: bool = False) -> Answer:
     """Plan with a method for one GPU, and extend its schedules to all GPUs; return the shortest.
 
     The method plans for GPUs in step, and, where the bus slows copies down, for GPUs that are less in each
     other's way, too; each of the plans has its share of the time. The bound of the method is left out, as it
     holds for one GPU only. Errors are those of the method in step. `Limits.on_better` is not called, because
     better schedules are of one GPU.
+
+    Parameters
+    ----------
+    instance, method, limits
+        What to plan, and how.
+    searches
+        Whether a local search on all GPUs follows, where these take turns in contiguous memory. It begins
+        with the best plan, and has a third of the time limit.
     """
-    deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
+    began = time.monotonic()
+    deadline = math.inf if limits.time_limit is None else began + limits.time_limit
+    searches = searches and limits.memory == "contiguous" and take_turns(instance)
+    ends = began + _PLANS_SHARE * (deadline - began) if searches else deadline
     plans = list(_plans(instance))
-    best = _extended(instance, plans[0], method, limits, deadline, share=1.0 / len(plans))
+    best, planned = _extended(instance, plans[0], method, limits, ends, share=1.0 / len(plans))
+    start, begin = planned, plans[0]
     for i, plan in enumerate(plans[1:], 1):
         if best.schedule is None or best.stopped_by == "interrupted":
             break
         try:
-            other = _extended(instance, plan, method, limits, deadline, share=1.0 / (len(plans) - i))
+            share = 1.0 / (len(plans) - i)
+            other, planned = _extended(instance, plan, method, limits, ends, share=share)
         except Refusal:
             continue
         except KeyboardInterrupt:
             return dataclasses.replace(best, stopped_by="interrupted")
         if other.schedule is not None and other.schedule.makespan_ns < best.schedule.makespan_ns:
-            best = dataclasses.replace(best, schedule=other.schedule)
+            best, start, begin = dataclasses.replace(best, schedule=other.schedule), planned, plan
         if other.stopped_by == "interrupted":
             best = dataclasses.replace(best, stopped_by="interrupted")
+    if searches and best.stopped_by != "interrupted" and start is not None:
+        return _searched(instance, begin, start, best, limits, deadline)
     return best
+
+
+def _searched(
+    instance: Instance, plan: Instance, planned: Schedule, best: Answer, limits: Limits, deadline: float
+) -> Answer:
+    """Go on from the best plan with the time of all GPUs as the cost; return the better answer."""
+    from .search.cluster import ClusterSearch  # with it comes Numba
+    from .search.method import RULES
+
+    assert best.schedule is not None
+    stopped_by = best.stopped_by
+    try:
+        with until(deadline, LEAST):
+            search = ClusterSearch(instance, plan, limits.seed, limits.without & set(RULES))
+            search.start(planned)
+        began = time.monotonic()
+        schedules = [best.schedule, _in_turn(instance, planned, search)]
+        takes = time.monotonic() - began  # and so does that of the program found
+    except Refusal:
+        return best  # the search does not model it, or has no time
+    except KeyboardInterrupt:
+        return dataclasses.replace(best, stopped_by="interrupted")
+    try:
+        search.descend(deadline - takes)
+    except KeyboardInterrupt:
+        stopped_by = "interrupted"
+    if (found := search.found(best.schedule.method)) is not None:
+        schedules.append(_in_turn(instance, found, search))
+    shortest = min(schedules, key=lambda one: one.makespan_ns)
+    return dataclasses.replace(best, schedule=shortest, stopped_by=stopped_by)
+
+
+def _in_turn(instance: Instance, schedule: Schedule, search: ClusterSearch) -> Schedule:
+    """Return a schedule of one GPU on all, which take turns as in the best program of a search."""
+    rule, largest_first = search.rule
+    return weave_in_turn(instance, schedule, rule, largest_first=largest_first)
 
 
 def _plans(instance: Instance) -> Iterator[Instance]:
@@ -122,8 +180,8 @@ def _plans(instance: Instance) -> Iterator[Instance]:
 
 def _extended(
     instance: Instance, plan: Instance, method: Method, limits: Limits, deadline: float, *, share: float
-) -> Answer:
-    """Return a method's answer on one GPU in a share of the time left, with its schedule on all GPUs."""
+) -> tuple[Answer, Schedule | None]:
+    """Return a method's answer on one GPU in a share of the time left, extended to all GPUs, and as it is."""
     seconds = None if limits.time_limit is None else max(share * (deadline - time.monotonic()), 0.0)
     answer = method(plan, dataclasses.replace(limits, on_better=None, time_limit=seconds))
     stopped_by, best = answer.stopped_by, None
@@ -139,7 +197,7 @@ def _extended(
                         best = min(best, other, key=lambda one: one.makespan_ns)
             except KeyboardInterrupt:
                 stopped_by = "interrupted"
-    return Answer(best, stopped_by, infeasible=answer.infeasible)
+    return Answer(best, stopped_by, infeasible=answer.infeasible), answer.schedule
 
 
 def weave(instance: Instance, schedule: Schedule) -> Schedule:
@@ -161,6 +219,11 @@ def weave_at_once(instance: Instance, schedule: Schedule) -> Schedule:
     found = loom.simulated(loom.lined_up(sent, loom.back, loom.returns, "at once"))
     assert found is not None, "the order of issue is one in which nobody waits for what comes later"
     return found[0]
+
+
+def weave_in_turn(instance: Instance, schedule: Schedule, rule: Rule, *, largest_first: bool) -> Schedule:
+    """Return a valid schedule of one GPU on all, which take turns as `turn` says."""
+    return turn(instance, next(_Loom(instance, schedule).ways()), rule, largest_first=largest_first)
 
 
 @dataclass(frozen=True, slots=True)

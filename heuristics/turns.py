@@ -21,8 +21,8 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from ..instances.gpus.cluster import SECOND
-from ..instances.instance import Instance
+from ..instances.gpus.cluster import SECOND, Gradient
+from ..instances.instance import Block, Instance
 from ..validate.gpus.program import (
     BACK,
     Bus,
@@ -38,10 +38,10 @@ from ..validate.gpus.simulate import simulate_cluster
 from ..validate.schedule import Schedule
 from ..validate.waits import Waits
 
-_Rule = Literal["longest waiting", "first GPU first", "first out, last back"]
+Rule = Literal["longest waiting", "first GPU first", "first out, last back"]
 """Which of the copies that wait for a bus is next."""
 
-_RULES: tuple[_Rule, ...] = ("longest waiting", "first GPU first", "first out, last back")
+RULES: tuple[Rule, ...] = ("longest waiting", "first GPU first", "first out, last back")
 
 
 def turns(instance: Instance, schedule: Schedule) -> Iterator[Schedule]:
@@ -53,16 +53,36 @@ def turns(instance: Instance, schedule: Schedule) -> Iterator[Schedule]:
     to do still. Each of them comes twice if there are gradients: with the first gradient first, and with the
     largest. Where the schedule has gradients among its copies does not matter.
     """
-    cluster = cluster_of(instance)
-    rate = Fraction(cluster.bus_bytes_per_second, SECOND)
-    copies = [operation for operation in schedule.operations if bus_of(instance, operation) is not None]
-    links = [bus_load(instance, copy) / time for copy in copies if (time := alone_ns(instance, copy))]
-    abreast = math.ceil(rate / max(links, default=rate))
-    if abreast >= cluster.node_gpus:
+    if not take_turns(instance):
         return
     orders = (False, True) if any(one.gradient is not None for one in schedule.operations) else (False,)
-    for rule, largest_first in itertools.product(_RULES, orders):
-        yield _Turns(instance, schedule, abreast, rule, largest_first=largest_first).schedule()
+    for rule, largest_first in itertools.product(RULES, orders):
+        yield turn(instance, schedule, rule, largest_first=largest_first)
+
+
+def turn(instance: Instance, schedule: Schedule, rule: Rule, *, largest_first: bool) -> Schedule:
+    """Return the schedule of `turns` with a rule; where gradients wait, the largest or the first is next."""
+    abreast = copies_abreast(instance)
+    return _Turns(instance, schedule, abreast, rule, largest_first=largest_first).schedule()
+
+
+def take_turns(instance: Instance) -> bool:
+    """Return whether the GPUs of a node are too many to copy at once as fast as alone."""
+    return copies_abreast(instance) < cluster_of(instance).node_gpus
+
+
+def copies_abreast(instance: Instance) -> int:
+    """Return how many copies fill the bus in one direction."""
+    cluster = cluster_of(instance)
+    rate = Fraction(cluster.bus_bytes_per_second, SECOND)
+    copied: list[Block | Gradient] = [*instance.blocks, *cluster.gradients]
+    links = [
+        cluster.load(one.bytes, time) / time
+        for one in copied
+        for time in (one.offload_ns, one.prefetch_ns)
+        if time
+    ]
+    return math.ceil(rate / max(links, default=rate))
 
 
 class _Turns:
@@ -84,7 +104,7 @@ class _Turns:
     """
 
     def __init__(
-        self, instance: Instance, schedule: Schedule, abreast: int, rule: _Rule, *, largest_first: bool
+        self, instance: Instance, schedule: Schedule, abreast: int, rule: Rule, *, largest_first: bool
     ) -> None:
         self.instance, self.given = instance, schedule
         self.abreast, self.rule, self.largest_first = abreast, rule, largest_first

@@ -90,6 +90,15 @@ def own_passing_ns(cluster: Cluster, gradients: Sequence[Gradient]) -> int:
     return sum(way.send for way in ways) + min(way.add + way.exchange + way.back for way in ways)
 
 
+def added_ns(cluster: Cluster, gradient: Gradient) -> int:
+    """Return the least time from the first completion of a gradient until its weights return to any GPU.
+
+    Until then, a node's cores have added the gradients of all its GPUs, and the nodes have exchanged them.
+    """
+    way = _Way.of(cluster, gradient)
+    return way.added + way.exchange
+
+
 @dataclass(frozen=True, slots=True)
 class _Way:
     """Least times of one gradient on its way, in nanoseconds.

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from ..heuristics.clock import LEAST, until
-from ..heuristics.loading import load_for
+from ..heuristics.loading import cluster_kernels, load_for
 from ..heuristics.methods import Answer, Limits, MethodError, OnBetter, Refusal, find_method
 from ..heuristics.spread import spread
 from ..instances.arguments import names_of, require_instance, require_kind
@@ -31,6 +31,9 @@ from .linear.available import require_linear_solver
 from .result import Result, Status
 from .sides import take_sides
 from .steady import settle
+
+_SEARCH = "local-search"
+"""Method that searches, and the rule of methods that do so beside models."""
 
 _log = logging.getLogger(__name__)
 
@@ -157,6 +160,9 @@ def attempt(
         _start_with(answers, warm_start)
     schedule = failure = None
     load_for(info.call, limits)
+    searches = instance.cluster is not UNSET and _SEARCH in {info.name, *info.rules} - left_out
+    if searches:
+        cluster_kernels()
     excluded = why_impossible(instance, memory)
     began = time.perf_counter()
     with Host(info) as host:
@@ -172,7 +178,7 @@ def attempt(
             elif instance.cluster is UNSET:
                 answer = host.solve(instance, limits)
             else:
-                answer = spread(instance, host.solve, limits)
+                answer = spread(instance, host.solve, limits, searches=searches)
             seconds = time.perf_counter() - began - host.waited
             schedule = _entered(answers, method, answer)
         except Refusal as refusal:

@@ -121,14 +121,14 @@ class Descents:
         for self._problem in islice(costings(problem), 1 if "costs" in without else None):
             if starts and not left():
                 break  # with what there is
-            first = self._repaired(_copied(plain))
+            first = self._repaired(copied(plain))
             cost, _ = simulate(self._problem, first, self._room, stalls[1], ANY)
             starts.append((cost, self._problem, first))
         _, self._problem, first = min(starts, key=lambda start: start[0])
         self._search = Search(
-            current=_copied(first),
-            best=_copied(first),
-            trial=_copied(first),
+            current=copied(first),
+            best=copied(first),
+            trial=copied(first),
             history=np.zeros(self._histories[0], dtype=np.int64),
             counts=np.array([0, NEVER, NEVER, NEVER, 0], dtype=np.int64),
             random=self._splitmix,
@@ -257,12 +257,12 @@ class Descents:
 
     def best(self) -> Decisions:
         """Return a copy of the decisions of the best program."""
-        return _copied(self._search.best)
+        return copied(self._search.best)
 
     def rest(self) -> tuple[int, Decisions]:
         """Return the cost and the decisions of the last program of the last descent."""
         cost, decisions = self._rest
-        return cost, _copied(decisions)
+        return cost, copied(decisions)
 
     def stalls(self) -> list[int]:
         """Return the tasks before which compute waits in the best program, the longest wait first."""
@@ -279,7 +279,7 @@ class Descents:
 
     def _next(self) -> None:
         """Start another descent."""
-        self._rest = int(self._search.counts[1]), _copied(self._search.current)
+        self._rest = int(self._search.counts[1]), copied(self._search.current)
         self.descents += 1
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
@@ -295,7 +295,7 @@ class Descents:
         length = self._histories[self.descents % len(self._histories)]
         self._search = self._search._replace(history=np.zeros(length, dtype=np.int64))
         before = int(self._search.counts[2])
-        set_off(self._problem, self._search, self._room, _copied(start), strength)
+        set_off(self._problem, self._search, self._room, copied(start), strength)
         if self._search.counts[2] < before:
             self._best_at = int(self._search.counts[0])
 
@@ -314,7 +314,8 @@ class Descents:
         return decisions
 
 
-def _copied(decisions: Decisions) -> Decisions:
+def copied(decisions: Decisions) -> Decisions:
+    """Return a copy of decisions."""
     return Decisions(*(part.copy() for part in decisions))
 
 

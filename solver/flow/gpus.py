@@ -10,7 +10,8 @@ two further conditions:
 - When the last GPU reaches an instant, all GPUs have moved the bytes that they move before it. From then on,
   that GPU needs at least its least time for the rest. So the bytes of all GPUs before an instant pass the bus
   in the iteration less that time. In the same way, the bytes after an instant pass it in the iteration less
-  the least time before the instant.
+  the least time before the instant; and so do weights that cannot return any sooner, as the gradients of all
+  GPUs have to be added up first.
 
 With whole columns, the mean is no solution. But a row of the bus is about the sum over all GPUs, and so about
 the mean, whatever the columns. Give these rows prices that are at most one in all. Then the iteration is no
@@ -38,7 +39,7 @@ from ...instances.instance import Instance
 from ...validate.bounds.arguments import least_times
 from ...validate.gpus.program import cluster_of, one_gpu
 from ..bounds import Bound
-from ..gradient_bounds import own_passing_ns
+from ..gradient_bounds import added_ns, own_passing_ns
 from ..linear.facade import solve_linear
 from ..linear.model import LinearModel, LinearOptions, LinearResult
 from .model import FlowModel, Integrality, bound_name, flow_model, proven
@@ -147,7 +148,8 @@ def _on_bus_alone(instance: Instance) -> Instance:
 class _Extension:
     """The columns and rows beyond those of a FLOW model; times are in its units.
 
-    The first columns of that model are the lengths of its intervals.
+    The first columns of that model are the lengths of its intervals. The `returns` of weights are given by
+    the nanoseconds before which none begins on any GPU, and by their first column and the one after the last.
     """
 
     instance: Instance
@@ -157,6 +159,7 @@ class _Extension:
     entries: list[tuple[int, int, float]] = field(default_factory=list)
     bounds: list[tuple[float, float]] = field(default_factory=list)
     families: list[str] = field(default_factory=list)
+    returns: list[tuple[int, int, int]] = field(default_factory=list)
     heads: list[int] = field(init=False)
     gradients: dict[int, list[Gradient]] = field(init=False)
 
@@ -200,12 +203,14 @@ class _Extension:
             self._leave_time_for_the_way(first, own_passing_ns(self.cluster, later))
             if self.cluster.joins_on_host:
                 self._move(out, first, sum(gradient.offload_ns for gradient in together))
-        last_uses: dict[int, int] = {}
+        last_uses: dict[int, list[Gradient]] = {}
         for gradient in self.cluster.gradients if self.cluster.joins_on_host and self.gradients else ():
-            last = max((gradient.produced_by, *gradient.used_by))
-            last_uses[last] = last_uses.get(last, 0) + gradient.prefetch_ns
-        for task, time in last_uses.items():
-            self._move(back, self.from_interval(task), time)
+            last_uses.setdefault(max((gradient.produced_by, *gradient.used_by)), []).append(gradient)
+        for task, together in last_uses.items():
+            added = min(self.heads[g.produced_by + 1] + added_ns(self.cluster, g) for g in together)
+            begun = self.columns
+            self._move(back, self.from_interval(task), sum(gradient.prefetch_ns for gradient in together))
+            self.returns.append((max(added, self.heads[task + 1]), begun, self.columns))
 
     def _leave_time_for_the_way(self, first: int, rest: int) -> None:
         """(27): The intervals from the possible end of a task on leave time for its and later gradients."""
@@ -228,7 +233,8 @@ class _Extension:
     def share_bus(self) -> None:
         """(29): The bytes of all GPUs of a node on one side of an instant pass the bus.
 
-        They do so beside the tasks on the other side.
+        They do so beside the tasks on the other side. With the bytes after it pass all weights that return no
+        sooner than any GPU can reach the instant.
         """
         for moved, spare in self._bus_rows():
             found = [(int(c), float(moved[c])) for c in np.flatnonzero(moved)]
@@ -275,10 +281,19 @@ class _Extension:
             at = interval[rows]
             moves = (at >= 0) & (columns >= self.intervals)
             for j in chosen:
-                for part, spare in ((at <= j, self._least_after(j)), (at > j, self._least_before(j))):
+                before = self._least_before(j)
+                after = (at > j) | self._late(columns, before)
+                for part, spare in ((at <= j, self._least_after(j)), (after, before)):
                     mine = moves & part
                     moved = np.bincount(columns[mine], weights=values[mine], minlength=self.columns)
                     yield load * np.asarray(moved, dtype=np.float64), spare / self.model.nanoseconds
+
+    def _late(self, columns: NDArray[np.int64], instant: int) -> NDArray[np.bool_]:
+        """Return which entries, by their columns, are of weights that never return before a time."""
+        late = np.zeros(self.columns, dtype=bool)
+        for least, first, end in self.returns:
+            late[first:end] = least >= instant
+        return late[columns]
 
     def _slowest_links(self) -> list[Fraction]:
         """Return, per engine, the fewest bytes that are copied in a nanosecond."""

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from pebbler.instances.gpus.cluster import Gradient
 from pebbler.instances.instance import Algorithm, Block, Instance
-from pebbler.solver.gradient_bounds import own_passing_ns
+from pebbler.solver.gradient_bounds import added_ns, own_passing_ns
 from pebbler.solver.linear.model import LinearModel, ModelBuilder, RowFamilies
 from pebbler.validate.gpus.program import cluster_of, one_gpu
 
@@ -988,9 +988,15 @@ def several_gpus(
     for k in makers:  # (27)
         model.row("way", [(("delta", j), 1.0) for j in range(model.ready(k), last + 1)], ways[k])
     moved: dict[tuple[str, int], int] = defaultdict(int)
+    returns: dict[tuple[str, int], float] = {}
     for gradient in gradients if cluster.joins_on_host else ():
         moved["out", gradient.produced_by] += gradient.offload_ns
-        moved["back", max(gradient.produced_by, *gradient.used_by, -1)] += gradient.prefetch_ns
+        last_use = max(gradient.produced_by, *gradient.used_by, -1)
+        moved["back", last_use] += gradient.prefetch_ns
+        begins = model.least(gradient.produced_by + 1) + added_ns(cluster, gradient) / ns
+        returns["back", last_use] = max(
+            min(returns.get(("back", last_use), math.inf), begins), model.least(last_use + 1)
+        )
     for (way, k), time in moved.items():  # (28)
         intervals = range(model.ready(k), last + 1)
         for j in intervals:
@@ -1019,7 +1025,12 @@ def several_gpus(
         load = cluster.node_gpus * slowest / rate
         whole = [(("delta", j), -1.0) for j in range(last + 1)]
         for t in np.unique(np.linspace(0, last, 24).astype(int)).tolist() if load > 1 else ():
-            for side, spare in ((engine[: t + 1], least_after(t)), (engine[t + 1 :], least_before(t))):
+            head = least_before(t)
+            late = [
+                {name: value for name, value in row.items() if returns.get(name[1:3], -1.0) >= head}
+                for row in engine[: t + 1]
+            ]
+            for side, spare in ((engine[: t + 1], least_after(t)), ([*late, *engine[t + 1 :]], head)):
                 terms = [(name, load * value) for row in side for name, value in row.items()]
                 model.row("bus", [*((n, v) for n, v in terms if n[0] != "delta"), *whole], high=-spare)
     return model

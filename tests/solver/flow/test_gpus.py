@@ -106,6 +106,39 @@ def test_bus_row_raises_the_bound_where_blocks_have_to_move() -> None:
     assert found[0].lower_bound_ns > found[1].lower_bound_ns
 
 
+def test_weights_that_return_late_pass_beside_what_comes_after_a_task() -> None:
+    """Four GPUs compute for 4100 ns, and then need 1200 bytes each that had no room before.
+
+    The gradients of the first task are added by 4200 ns. So 400 ns of weights pass the bus after the second
+    task, and 400 ns of the bytes that the third one reads.
+    """
+    plain = one_task(bus_bytes_per_second=12 * GB, core_bytes_per_second=12 * GB // 10)
+    task = plain.tasks[0]
+    instance = replace(
+        plain,
+        budget_bytes=1212,
+        blocks=(
+            replace(plain.blocks[0], bytes=12),
+            Block(name="w", bytes=1200, offload_ns=100, prefetch_ns=100, initially="host"),
+        ),
+        tasks=(
+            task,
+            replace(
+                task,
+                name="long",
+                inputs=(0,),
+                outputs=(),
+                algorithms=(Algorithm(name="a", duration_ns=4000, workspace_bytes=1200),),
+            ),
+            replace(task, name="last", inputs=(0, 1), outputs=(), algorithms=task.algorithms),
+        ),
+    )
+    assert gradient_bound_ns(instance) == 100 + 100 + 4 * 1000 + 400
+    bound = cluster_flow_bound(instance, range(3))
+    assert bound is not None
+    assert bound.lower_bound_ns >= 4100 + 400 + 400 - 1
+
+
 @pytest.mark.slow
 def test_whole_columns_without_prices_are_no_less_than_the_linear_program() -> None:
     """CBC has no duals here, so that there is nothing to price the bus with."""
