@@ -13,6 +13,7 @@ from pebbler.benchmark.sweeps.shelf import with_documents
 from suite_2026 import Known, classes_table
 
 from ..samples import counts
+from .documents import names_of_documents
 
 RECORDED = [suite for suite in SUITES if (FOLDER / f"{suite}.json").exists()]
 
@@ -36,16 +37,7 @@ def test_what_is_shipped_has_the_same_values_and_every_document_lies_apart(suite
     found = registry(suite)
     assert best_known(suite) == found
     assert all(record.memory_model == "contiguous" for record in found.records)
-    expected = {
-        f"{record.instance}-{checksum[:8]}.{kind}.json.gz"
-        for record in found.records
-        for kind, checksum in (
-            ("schedule", record.schedule_sha256),
-            ("certificate", record.certificate_sha256),
-        )
-        if checksum is not UNSET
-    }
-    assert {file.name for file in (FOLDER / suite).iterdir()} == expected
+    assert {file.name for file in (FOLDER / suite).iterdir()} == names_of_documents(found)
 
 
 def test_all_documents_together_are_small() -> None:
