@@ -101,7 +101,7 @@ def _last(true: NDArray[np.bool_]) -> int:
 
 
 def decided(instance: Instance, model: RecomputeModel, values: NDArray[np.float64]) -> tuple[Plan, Guide]:
-    """Return the second runs of a solution (one half or more), and a guide to the transfers beside them."""
+    """Return the second runs of a solution, and a guide to the transfers beside them."""
     plan = useful(instance, _plan(instance, model, values))
     again = unrolled(instance, plan)
     algorithms = [by_speed(task)[0] for task in again.instance.tasks]
