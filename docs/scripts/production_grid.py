@@ -359,7 +359,7 @@ def _budgets_table(found: Sequence[Cell]) -> str:
     """Return a line for each of the four budgets: how far the fastest rule is, and which rules that are."""
     rows = []
     for place, name in enumerate(BUDGETS):
-        mine = [cell for cell in found if _place(cell.problem) == place]
+        mine = [cell for cell in found if _budgets(cell.problem)[place] == cell.problem.budget]
         best = Counter(rule for cell in mine if (rule := cell.best()) is not None)
         over = [one for cell in mine if (rule := cell.best()) and (one := cell.over(rule)) is not None]
         if over:
@@ -368,13 +368,13 @@ def _budgets_table(found: Sequence[Cell]) -> str:
     return markdown(("budget", "cells", "fastest rule, median", "worst", "fastest in"), rows)
 
 
-def _place(problem: WorkloadProblem) -> int:
-    """Return which of its graph's budgets a cell has, from the tightest."""
+def _budgets(problem: WorkloadProblem) -> tuple[str, ...]:
+    """Return the budgets of a cell's graph, the tightest first."""
+    work = problem.workload
     return next(
-        budgets.index(problem.budget)
+        budgets
         for network, batch, devices, budgets in GRAPHS
-        if (network, batch) == (problem.workload.name, problem.workload.batch)
-        and problem.workload.device in devices
+        if (network, batch) == (work.name, work.batch) and work.device in devices
     )
 
 
@@ -390,14 +390,7 @@ def _graphs_table(found: Sequence[Cell]) -> str:
     rows = []
     for graph, mine in graphs.items():
         told = {cell.problem.budget: _told(cell) for cell in mine}
-        budgets = next(
-            budgets
-            for network, batch, devices, budgets in GRAPHS
-            if (work := mine[0].problem.workload).name == network
-            and work.batch == batch
-            and work.device in devices
-        )
-        rows.append((graph, *(told.get(budget, "") for budget in budgets)))
+        rows.append((graph, *(told.get(budget, "") for budget in _budgets(mine[0].problem))))
     return markdown(("graph", *BUDGETS), rows)
 
 

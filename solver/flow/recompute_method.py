@@ -44,9 +44,6 @@ _FLOW_SHARE = 0.2
 _BOUND_SHARE = 0.15
 """Share of the time limit for the bound where blocks are carried."""
 
-_FIRST = 6
-"""Checkpoints of the first model of that bound: a few prove most of it, in a fraction of the time."""
-
 
 @register(
     "flow-recompute",
@@ -129,7 +126,7 @@ def _bounded(instance: Instance, limits: Limits, seconds: float, known: Schedule
         log=limits.log,
         memory=limits.memory,
         shortest_ns=None if known is None else known.makespan_ns,
-        thresholds=replace_fields(DEFAULT, first=_FIRST),
+        thresholds=replace_fields(DEFAULT, first=DEFAULT.first_again),
     )
     return Answer(
         None,

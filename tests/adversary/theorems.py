@@ -19,7 +19,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
@@ -50,10 +49,10 @@ from pebbler.validate.bounds.arguments import Prices, least_times
 from pebbler.validate.bounds.certificate import certify, check_certificate
 from pebbler.validate.bounds.reruns import rerun_intervals
 from pebbler.validate.bounds.single_peak import SinglePeak
-from pebbler.validate.bounds.survival import SurvivalKey, require_survival
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel
 
+from ..validate.hostile import drawn_survival
 from .enumeration import Enumeration, TooManyError
 from .instances import KEYS, Shape, adversarial, adversarial_cluster, chance, with_carried
 
@@ -414,23 +413,11 @@ def _drawn_prices(case: Case, checkpoints: Sequence[int]) -> Prices:
     ends = list[int]()
     if case.instance.carried and chance(rng, 60):
         ends = [rng.choice((0, rng.randint(0, top))) for _ in range(1 + case.instance.has_host_budget)]
-    survival = {} if case.instance.has_host_work else _drawn_survival(case, checkpoints, max(top, 2 * one))
+    survival = {}
+    if not case.instance.has_host_work:
+        percent = rng.choice((0, 20, 60))
+        survival = drawn_survival(case.instance, checkpoints, rng, percent, max(top, 2 * one))
     return Prices(one, memory, engines, reruns, host, ends, link=link, stream=stream, survival=survival)
-
-
-def _drawn_survival(case: Case, checkpoints: Sequence[int], top: int) -> dict[SurvivalKey, int]:
-    """Any prices that survival may have."""
-    found: dict[SurvivalKey, int] = {}
-    share = case.rng.choice((0, 20, 60))
-    for d, writers in enumerate(case.instance.writers):
-        for x in (d, *case.instance.tasks[writers[0]].inputs) if writers else ():
-            for t in range(2 * len(checkpoints)):
-                if chance(case.rng, share):
-                    price = {(t, d, x): case.rng.randint(1, top)}
-                    with suppress(ValueError):
-                        require_survival(case.instance, checkpoints, price)
-                        found |= price
-    return found
 
 
 def _priced(case: Case) -> Iterator[Claim]:

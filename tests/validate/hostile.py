@@ -5,12 +5,15 @@ A generator takes a `Random`, so that a seed names an instance, and hypothesis c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
 
 import msgspec
 
 from pebbler.instances.gpus.cluster import SECOND, Cluster, Gradient
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.validate.bounds.survival import SurvivalKey, require_survival
 
 
 def hostile_instance(
@@ -181,3 +184,19 @@ def hugely(instance: Instance, rng: Random, *, most: int = 10**12) -> Instance:
         tasks=tuple(tasks),
         budget_bytes=instance.resident_bytes + instance.pool_bytes * size + rng.randint(0, 5 * size),
     )
+
+
+def drawn_survival(
+    instance: Instance, checkpoints: Sequence[int], rng: Random, percent: int, top: int
+) -> dict[SurvivalKey, int]:
+    """Prices of survival up to `top`, for so many percent of what has to survive."""
+    found: dict[SurvivalKey, int] = {}
+    for d, writers in enumerate(instance.writers):
+        for x in (d, *instance.tasks[writers[0]].inputs) if writers else ():
+            for t in range(2 * len(checkpoints)):
+                if rng.randrange(100) >= 100 - percent:
+                    price = {(t, d, x): rng.randint(1, top)}
+                    with suppress(ValueError):
+                        require_survival(instance, checkpoints, price)
+                        found |= price
+    return found

@@ -41,10 +41,10 @@ from pebbler.validate.bounds.certificate import Certificate, check_certificate
 from pebbler.validate.bounds.critical_path import critical_path_ns
 from pebbler.validate.bounds.reruns import rerun_intervals
 from pebbler.validate.bounds.single_peak import Piece, SinglePeak, copied_by
-from pebbler.validate.bounds.survival import SurvivalKey, require_survival
+from pebbler.validate.bounds.survival import SurvivalKey
 
 from ...samples import counts, sampled
-from ..hostile import hostile_instance, hugely
+from ..hostile import drawn_survival, hostile_instance, hugely
 
 
 def without_recomputation(seeds: range) -> Iterator[Instance]:
@@ -69,24 +69,8 @@ def random_prices(instance: Instance, checkpoints: list[int], rng: Random) -> Pr
         for d in instance.tasks[k].blocks
         if rng.random() < 0.6
     }
-    survival = random_survival(instance, checkpoints, rng, one) if reruns else {}
+    survival = drawn_survival(instance, checkpoints, rng, 40, 3 * one) if reruns else {}
     return Prices(one, memory, engines, reruns, survival=survival)
-
-
-def random_survival(
-    instance: Instance, checkpoints: Sequence[int], rng: Random, one: int
-) -> dict[SurvivalKey, int]:
-    """Prices of survival wherever one is allowed, or not."""
-    found: dict[SurvivalKey, int] = {}
-    for d, writers in enumerate(instance.writers):
-        for x in (d, *instance.tasks[writers[0]].inputs) if writers else ():
-            for t in range(2 * len(checkpoints)):
-                price = {(t, d, x): rng.randint(1, 3 * one)}
-                with suppress(ValueError):
-                    require_survival(instance, checkpoints, price)
-                    if rng.random() < 0.4:
-                        found |= price
-    return found
 
 
 def disturbed(certificate: Certificate, rng: Random) -> Prices:
