@@ -10,6 +10,7 @@ from ..arguments import require_kind
 from ..errors import PebblerError
 from .builder import NetworkBuilder
 from .classic import CLASSIC
+from .dense import DENSE
 from .entry import Entry
 from .maps import MAPS
 from .mixture import MIXTURE
@@ -23,7 +24,7 @@ UNAVAILABLE = {
 }
 """Networks of the papers that are missing, and why."""
 
-_OURS = {**CLASSIC, **RESIDUAL, **MAPS, **SEQUENCE, **MIXTURE}
+_OURS = {**CLASSIC, **RESIDUAL, **DENSE, **MAPS, **SEQUENCE, **MIXTURE}
 ENTRIES = dict(_OURS)
 """The networks by name, with those that users have registered."""
 

@@ -652,6 +652,7 @@ def test_random_networks_have_every_kind_of_layer():
         "resnet18",
         "resnet50",
         "wrn16_8",
+        "densenet121",
         "convnext_t",
         "fcn",
         "fcn8s",

@@ -257,7 +257,7 @@ def torch_gradients(torch: Any, network: Network, data: Data) -> tuple[float, di
 def test_every_layer_of_the_convolutional_zoo_has_kernels() -> None:
     names = ["lenet", "cifar10_quick", "alexnet", "alexnet_caffe", "caffenet", "overfeat", "googlenet"]
     names += ["googlenet_bvlc", "vgg16", "resnet18", "resnet50", "resnet56", "wrn16_8", "siamese"]
-    names += ["fcn", "fcn8s:size=64", "unet:size=572", "convnext_t"]
+    names += ["fcn", "fcn8s:size=64", "unet:size=572", "convnext_t", "densenet121"]
     for name in names:
         network = find_network(name)
         graph = task_graph(network, 2)
