@@ -294,7 +294,7 @@ class FlowRun:
         self.searches = "local-search" not in limits.without
         self.refines = "refinement" not in limits.without
         self.reason = "no schedule was found"
-        self.cut = False
+        self.cut, self.searched = False, 0.0
         self.told: tuple[int | None, int] | None = None
         self.windows: Windows | None = None
         self.checkpoints = Checkpoints(self.modelled, 0.0 if "hot-checkpoints" in limits.without else 0.5)
@@ -310,7 +310,7 @@ class FlowRun:
             with LinearWorker(self.limits.solver) as worker:
                 self._start()
                 tasks = len(self.instance.tasks)
-                for stage in stages(tasks, self.deadline, self.whole, rounds, self.thresholds):
+                for stage in stages(tasks, self.deadline, self.whole, rounds, self.thresholds, self._clock):
                     if self._met() or self._late():
                         break
                     if isinstance(stage, Tiling):
@@ -505,11 +505,17 @@ class FlowRun:
 
     def _run(self, seconds: float, work: int, *, beside: bool = False) -> None:
         """Search for some time: with all workers, or with all but the one that solves a model beside."""
+        began = time.monotonic()
         if self.team is not None:
             self.team.run(seconds, work, idle=int(beside))
         elif self.search is not None:
             self.search.run(seconds, work)
+        self.searched += 0.0 if beside else time.monotonic() - began
         self._tell()
+
+    def _clock(self) -> float:
+        """Read a clock that stands still during the search, except beside a model."""
+        return time.monotonic() - self.searched
 
     def _tell(self) -> None:
         """Report the makespan and the bound if either has improved."""

@@ -173,6 +173,7 @@ def stages(
     whole: Integrality = "all",
     rounds: int = ROUNDS,
     thresholds: Thresholds = DEFAULT,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Stage | Tiling]:
     """Yield models from coarse to fine, so that the bound rises as much as the time allows.
 
@@ -194,14 +195,16 @@ def stages(
     tasks
         Number of tasks. The finest model has all of them as checkpoints.
     deadline
-        When to end, in seconds on the clock of `time.monotonic`. The time between stages counts as that of
-        the models.
+        When to end, in seconds on the clock of `time.monotonic`.
     whole
         Variables that are whole in the models other than LPs; with ``none``, there are only LPs.
     rounds
         Number of LPs with the same number of checkpoints; more than one if each leads to the next.
     thresholds
         Numbers of tasks that decide which models are built.
+    clock
+        A clock of the time of LPs: where they alternate with a search, it stands still for the search. The
+        time between other stages counts as that of the models.
     """
 
     def left() -> float:
@@ -227,10 +230,10 @@ def stages(
         while left() > 0:
             last = fine == tasks
             for _ in range(1 if last else rounds):
-                began = time.monotonic()
+                began = clock()
                 yield Stage(fine, "none", left() if last and linear else share * left(), leads=linear)
                 share = _SHARE
-                if last or (time.monotonic() - began) * worth > left():
+                if last or (clock() - began) * worth > left():
                     return
             fine = min(max(fine * 3 // 2, fine + 1), tasks)
 

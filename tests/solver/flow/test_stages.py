@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import UNSET
@@ -21,7 +23,9 @@ from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, best_bound, compute_bound
 from pebbler.solver.exhaustive.brute_force import brute_force
+from pebbler.solver.flow import method as flow_method
 from pebbler.solver.flow import stages as flow_stages
+from pebbler.solver.flow.recompute_method import RecomputeRun
 from pebbler.solver.flow.stages import (
     Stage,
     Thresholds,
@@ -169,6 +173,40 @@ def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
     assert [length for length, what in shorter if what == "ends"] == [96]
     in_parts = islice(stages(300, time.monotonic() + 1000, "algorithms"), 40)
     assert not any(what == "ends" for _, what in map(named, in_parts))
+
+
+def test_a_search_between_linear_programs_does_not_count_as_their_time() -> None:
+    def counts(**options: Callable[[], float]) -> list[int]:
+        found = []
+        for stage in stages(40, time.monotonic() + 2.0, "none", rounds=1, **options):
+            assert isinstance(stage, Stage)
+            found.append(stage.count)
+            time.sleep(0.1)
+        return found
+
+    assert counts() == [16]
+    assert counts(clock=lambda: 0.0) == [16, 24, 36, 40]
+
+
+def test_a_method_with_a_search_tells_stages_of_its_models_time_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    took: list[tuple[float, float]] = []
+
+    def timed(*arguments: Any) -> Iterator[Stage]:
+        clock: Callable[[], float] = arguments[-1]
+        began, since = time.monotonic(), clock()
+        yield Stage(4, "none", 1.0)
+        took.append((time.monotonic() - began, clock() - since))
+
+    class Linear(RecomputeRun):
+        thresholds = Thresholds(large=3)
+
+    monkeypatch.setattr(flow_method, "stages", timed)
+    instance = with_recomputation(Workload("siamese", 64, "v100").instance("1.1xMmin"))
+    Linear(instance, Limits(3.0)).answer()
+    [(wall, models)] = took
+    assert 0 < models < 0.6 * wall  # the search takes its turn, a good part of a second
 
 
 def test_what_is_whole_depends_on_parts_and_on_second_runs_of_many_tasks() -> None:
