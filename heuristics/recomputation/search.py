@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from ...validate.schedule import MemoryModel, Schedule
 from ..gaps import Guide, require_copies
 from ..methods import Refusal
 from ..parts import require_parts_alike
-from ..search.columns import columns_of
+from ..search.columns import Integers, columns_of
 from ..search.descents import Descents
 from ..search.problem import arranged, stays
 from ..search.program import program_of
@@ -34,38 +35,72 @@ from .unrolling import Unrolling, excess, unrolling
 _HISTORY = 20
 """Number of earlier costs that late acceptance compares a plan with."""
 
-_EFFORT = 5
+_EFFORT = 20
 """Number of programs that are simulated to judge a plan."""
 
 _ROUND = 2_500_000
 """Number of tasks that are simulated in a round."""
 
-_POLISH = 20
+_POLISH = 5
 """Length of one continuation of the best plan's search, in plans that could be judged instead."""
 
-_PATIENCE = 20
+_PATIENCE = 10
 """Number of plans without a better program, per task that may run again, after which the search is done."""
 
 _DRAWS = 12
 """Number of plans to choose from where the pool is too small for the current plan."""
 
-_CALM = 60
-"""Number of plans without a better one after which the search returns to the best plan."""
+_CALM = 20
+"""Number of histories without a better plan of a descent after which another descent begins."""
+
+_STRENGTHS = 4
+"""Number of strengths of the changes before a descent from the best plan: one change, two, four, ..."""
 
 
 @dataclass(frozen=True, slots=True)
+class _Makers:
+    """Per block, the task that may make it again, or -1; per task, the last stage in which it may."""
+
+    of: Integers
+    last: Integers
+
+
+@dataclass(frozen=True)
 class _Point:
-    """A plan and the search for its transfers; `excess` counts the bytes without room whatever is evicted."""
+    """A plan and the search for its transfers; `excess` counts the bytes without room whatever is evicted.
+
+    What changes of a plan ask for is computed once: most changes are of the same plan.
+    """
 
     plan: Plan
     again: Unrolling
     search: Descents
     excess: int
+    makers: _Makers
 
     @property
     def cost(self) -> tuple[int, int]:
         """Excess, then the cost of the search: the less, the better."""
         return self.excess, self.search.cost
+
+    @cached_property
+    def guide(self) -> Guide:
+        """The evictions of the search's first programs."""
+        return self.search.guide()
+
+    @cached_property
+    def late(self) -> list[int]:
+        """The tasks before which compute waits in them, the longest wait first."""
+        return self.search.stalls()
+
+    @cached_property
+    def bridges(self) -> tuple[Integers, Integers, Integers, Integers]:
+        """Stays that a second run can replace: its task and stage, and the runs before and after the stay."""
+        block, after, until = stays(self.again.columns)
+        stage = np.array([*(t for _, t in self.again.runs), len(self.makers.last)])[until]
+        maker = self.makers.of[np.array([d for d, _ in self.again.copies])[block]]
+        chosen = (until > after + 1) & (maker >= 0) & (maker < stage) & (stage <= self.makers.last[maker])
+        return maker[chosen], stage[chosen], after[chosen], until[chosen]
 
 
 class RerunSearch:
@@ -99,16 +134,18 @@ class RerunSearch:
         if memory == "contiguous":
             require_parts_alike(instance)
         self._columns = columns_of(instance, memory)
-        self._last = np.array(last_stages(instance))
-        self._maker = np.full(len(instance.blocks), -1)
+        last = np.array(last_stages(instance), dtype=np.int64)
+        maker = np.full(len(instance.blocks), -1, dtype=np.int64)
         for k, task in enumerate(instance.tasks):
             if task.recomputable:
-                self._maker[[*task.outputs]] = k
-        self._candidates = int(np.count_nonzero(self._last > np.arange(len(self._last))))
+                maker[[*task.outputs]] = k
+        self._makers = _Makers(maker, last)
+        self._candidates = int(np.count_nonzero(last > np.arange(len(last))))
         self._polished = self._explored = self._tried = self._best_at = 0
-        point = self._point(frozenset(), None)
-        self._best = self._current = point
-        self._history = [point.cost] * _HISTORY
+        self._offered: list[_Point] = []
+        self._waiting: list[_Point] = []
+        self._best = self._current = self._point(frozenset(), None)
+        self._set_off(self._best)
 
     # --- what is known ----------------------------------------------------------------------------
 
@@ -148,14 +185,25 @@ class RerunSearch:
             self.offer_plan(frozenset(), start)
 
     def offer_plan(self, plan: Plan, guide: Guide | None) -> None:
-        """Start from second runs, and from a guide to transfers for the instance in which they are tasks."""
-        self._take(self._point(plan, guide))
+        """Start from second runs, and from a guide to transfers for the instance in which they are tasks.
+
+        This is done at once for the first guide, and for what is better than all plans of this descent; else
+        after this descent.
+        """
+        point = self._point(plan, guide)
+        first = guide is not None and not self._offered
+        if guide is not None:
+            self._offered.append(point)
+        if first or point.cost < self._lowest:
+            self._set_off(point)
+        elif guide is not None:
+            self._waiting.append(point)
 
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
         """Continue the search until so many tasks have been simulated, or some seconds have passed."""
         until = time.monotonic() + seconds
         goal = self._polished + self._explored + work
-        while not self.done and self._polished + self._explored < goal and time.monotonic() < until:
+        while self._polished + self._explored < goal and time.monotonic() < until:
             polishes = self._polished <= self._explored or not self._candidates
             if self._best.excess:
                 self._relieve()
@@ -171,14 +219,16 @@ class RerunSearch:
         search.run(seconds, work)
         self._polished += work
         if search.cost < before:
-            self._best_at = self._tried
+            better = replace(self._best)  # whose guide and waits are others
+            if self._current is self._best:
+                self._current = better
+            self._best, self._best_at = better, self._tried
 
     def _step(self) -> None:
         """Try another plan."""
         self._tried += 1
-        if self._tried - self._best_at > _CALM and not self._tried % _CALM:
-            self._current = self._best
-            self._history = [self._best.cost] * _HISTORY
+        if self._tried - self._lowest_at > _CALM * _HISTORY:
+            self._next()
         plan = self._changed(self._current)
         if plan == self._current.plan:
             self._explored += len(self._current.again.runs)
@@ -189,8 +239,29 @@ class RerunSearch:
             self._take(point)
         self._history[turn] = min(self._history[turn], self._current.cost)
 
+    def _next(self) -> None:
+        """Start another descent: from an offered plan, again from one, or from the best plan, changed."""
+        draw = self._draw(2 * len(self._offered) + 2)
+        if self._waiting:
+            self._set_off(self._waiting.pop())
+        elif draw < len(self._offered):
+            self._set_off(self._offered[draw])
+        else:
+            point = self._best
+            for _ in range(1 << self._draw(_STRENGTHS)):
+                point = self._point(self._changed(point), point)
+            self._set_off(point)
+
+    def _set_off(self, point: _Point) -> None:
+        """Start a descent from a point."""
+        self._history = [point.cost] * _HISTORY
+        self._lowest, self._lowest_at = point.cost, self._tried
+        self._take(point)
+
     def _take(self, point: _Point) -> None:
         self._current = point
+        if point.cost < self._lowest:
+            self._lowest, self._lowest_at = point.cost, self._tried
         if point.cost < self._best.cost:
             self._best, self._best_at = point, self._tried
 
@@ -210,22 +281,26 @@ class RerunSearch:
         problem = arranged(
             again.columns, moves="moves" not in self._without, sides="places" not in self._without
         )
-        search = Descents(problem, self.memory, self._seed, self._without)
+        how = problem, self.memory, self._seed, self._without
         if isinstance(start, _Point):
-            search.offer(start.again.translated(start.search.guide(), again))
-        elif start is not None:
-            search.offer(start)
+            guide = start.again.translated(start.guide, again)
+            search = Descents(*how, start=guide, costing=start.search.costing)
+        else:
+            search = Descents(*how)
+            if start is not None:
+                search.offer(start)
         work = _EFFORT * len(again.runs)
         search.run(work=work)
         self._explored += work
-        return _Point(plan, again, search, 0 if search.makespan_ns is not None else excess(again.columns))
+        lacking = 0 if search.makespan_ns is not None else excess(again.columns)
+        return _Point(plan, again, search, lacking, self._makers)
 
     def _unrolling(self, plan: Plan) -> Unrolling:
         return unrolling(self.instance, self._columns, plan)
 
     def _may(self, k: int, t: int) -> bool:
         """Whether a task may run again in a stage."""
-        return bool(k < t <= self._last[k])
+        return bool(k < t <= self._makers.last[k])
 
     # --- changes of a plan ------------------------------------------------------------------------
 
@@ -253,7 +328,7 @@ class RerunSearch:
     def _shift(self, plan: set[Run]) -> None:
         """Move a second run before another first run."""
         k, t = sorted(plan)[self._draw(len(plan))]
-        near = [s for s in range(k + 1, self._last[k] + 1) if s != t]
+        near = [s for s in range(k + 1, self._makers.last[k] + 1) if s != t]
         if near:
             near.sort(key=lambda s: abs(s - t))
             plan.remove((k, t))
@@ -264,18 +339,13 @@ class RerunSearch:
 
         More often than not, the stay is over a task before which compute waits.
         """
-        again = point.again
-        late = point.search.stalls()
-        over = (
-            late[self._draw(len(late)) * self._draw(len(late)) // len(late)] if late and self._draw(4) else -1
-        )
-        block, after, until = stays(again.columns)
-        stage = np.array([t for _, t in again.runs] + [len(self.instance.tasks)])[until]
-        maker = self._maker[np.array([d for d, _ in again.copies])[block]]
-        chosen = (until > after + 1) & (maker >= 0) & (maker < stage) & (stage <= self._last[maker])
-        if over >= 0:
-            chosen &= (after < over) & (over <= until)
-        pairs = zip(maker[chosen].tolist(), stage[chosen].tolist(), strict=True)
+        late = point.late
+        maker, stage, after, until = point.bridges
+        if late and self._draw(4):
+            over = late[self._draw(len(late)) * self._draw(len(late)) // len(late)]
+            chosen = (after < over) & (over <= until)
+            maker, stage = maker[chosen], stage[chosen]
+        pairs = zip(maker.tolist(), stage.tolist(), strict=True)
         found = [run for run in pairs if run not in plan]
         if found:
             self._add(plan, found[self._draw(len(found))], float(self._random.choice((0.0, 0.5, 0.9))))
@@ -284,7 +354,7 @@ class RerunSearch:
         plan.add(run)
         k, t = run
         for d in self.instance.tasks[k].inputs:
-            maker = int(self._maker[d])
+            maker = int(self._makers.of[d])
             if maker >= 0 and self._may(maker, t) and (maker, t) not in plan and self._random.random() < deep:
                 self._add(plan, (maker, t), deep)
 

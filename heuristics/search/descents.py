@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection
-from itertools import islice
 
 import numpy as np
 
@@ -90,9 +89,15 @@ class Descents:
         Seed of the random decisions.
     without
         Rules to leave out: ``costs``.
+    start
+        A guide to start from, which need not fit the pool; by default nothing is evicted at first.
+    costing
+        The way to distinguish costs, of `costings`; by default the one whose first program is the shortest.
 
     Attributes
     ----------
+    costing
+        The way to distinguish costs.
     descents
         Number of descents that have ended.
 
@@ -103,7 +108,14 @@ class Descents:
     """
 
     def __init__(
-        self, problem: Problem, memory: MemoryModel, seed: int = 0, without: Collection[str] = ()
+        self,
+        problem: Problem,
+        memory: MemoryModel,
+        seed: int = 0,
+        without: Collection[str] = (),
+        *,
+        start: Guide | None = None,
+        costing: int | None = None,
     ) -> None:
         self.memory, self.seed, self.without = memory, seed, without
         look()
@@ -116,15 +128,16 @@ class Descents:
         self._splitmix = self._random.integers(0, 1 << 63, size=1, dtype=np.uint64)
         stalls = np.zeros((2, problem.length), dtype=np.int64)
         self._quickest = _quickest(problem)
-        plain = decisions_of(problem, self._fastest())
-        starts: list[tuple[int, Problem, Decisions]] = []
-        for self._problem in islice(costings(problem), 1 if "costs" in without else None):
+        plain = decisions_of(problem, self._fastest() if start is None else start)
+        starts: list[tuple[int, int, Problem, Decisions]] = []
+        only = 0 if "costs" in without else costing
+        for way, self._problem in costings(problem, only):
             if starts and not left():
                 break  # with what there is
             first = self._repaired(copied(plain))
             cost, _ = simulate(self._problem, first, self._room, stalls[1], ANY)
-            starts.append((cost, self._problem, first))
-        _, self._problem, first = min(starts, key=lambda start: start[0])
+            starts.append((cost, way, self._problem, first))
+        _, self.costing, self._problem, first = min(starts, key=lambda begun: begun[:2])
         self._search = Search(
             current=copied(first),
             best=copied(first),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from pebbler.heuristics.recomputation.reruns import (
     useful,
 )
 from pebbler.heuristics.recomputation.search import RerunSearch
+from pebbler.heuristics.search.descents import Descents
 from pebbler.heuristics.search.search import LocalSearch
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import least_budget, unlimited_peak, with_budget
@@ -248,3 +250,36 @@ def test_work_on_the_host_is_refused() -> None:
     hosted = replace(last, algorithms=(replace(last.algorithms[0], on="host"),))
     with pytest.raises(Refusal, match="together with work on the host"):
         RerunSearch(replace(instance, tasks=(*tasks, hosted)), "contiguous")
+
+
+def test_a_search_goes_on_from_other_plans_after_it_is_done() -> None:
+    """Each descent starts anew, and the best program remains."""
+    instance = chain(4)
+    search = RerunSearch(instance, "contiguous", seed=2)
+    search.run()
+    while not search.done:
+        search.run()
+    found = search.makespan_ns
+    assert found is not None
+    for _ in range(2):
+        search.offer_plan(frozenset(), Guide([], [], [0] * len(instance.tasks)))
+    began = time.monotonic()
+    search.run(seconds=0.3, work=10**12)
+    assert time.monotonic() - began >= 0.3
+    assert search.makespan_ns <= found
+    schedule = search.schedule("search")
+    assert schedule is not None
+    assert check(instance, schedule).reasons == ()
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_descents_that_start_from_a_guide_go_on_where_others_were(memory: MemoryModel) -> None:
+    instance = Workload("googlenet", 32, "v100").instance("1.2xMmin")
+    first = LocalSearch(instance, memory)
+    first.run(work=20_000)
+    second = Descents(first.problem, memory, start=first.guide(), costing=first.costing)
+    assert second.costing == first.costing
+    assert second.makespan_ns is not None
+    assert first.makespan_ns is not None
+    assert second.makespan_ns <= 1.05 * first.makespan_ns
+    assert second.makespan_ns < Descents(first.problem, memory).cost
