@@ -27,6 +27,7 @@ from ..methods import Refusal
 from ..parts import require_parts_alike
 from ..search.columns import Integers, columns_of
 from ..search.descents import Descents
+from ..search.kernel import Problem
 from ..search.problem import arranged, stays
 from ..search.program import program_of
 from .reruns import Plan, Run, last_stages, plan_of, rolled_up, unrolled, useful
@@ -35,23 +36,26 @@ from .unrolling import Unrolling, excess, unrolling
 _HISTORY = 20
 """Number of earlier costs that late acceptance compares a plan with."""
 
-_EFFORT = 20
+_EFFORT = 5
 """Number of programs that are simulated to judge a plan."""
 
 _ROUND = 2_500_000
 """Number of tasks that are simulated in a round."""
 
-_POLISH = 5
+_POLISH = 20
 """Length of one continuation of the best plan's search, in plans that could be judged instead."""
 
-_PATIENCE = 10
+_PATIENCE = 20
 """Number of plans without a better program, per task that may run again, after which the search is done."""
 
 _DRAWS = 12
 """Number of plans to choose from where the pool is too small for the current plan."""
 
-_CALM = 20
-"""Number of histories without a better plan of a descent after which another descent begins."""
+_CALM = 60
+"""Number of plans without a better one after which a descent returns to its best plan."""
+
+_STALE = 2000
+"""Number of plans without a better one after which another descent begins."""
 
 _STRENGTHS = 4
 """Number of strengths of the changes before a descent from the best plan: one change, two, four, ..."""
@@ -66,7 +70,7 @@ class _Makers:
 
 
 @dataclass(frozen=True)
-class _Point:
+class Point:
     """A plan and the search for its transfers; `excess` counts the bytes without room whatever is evicted.
 
     What changes of a plan ask for is computed once: most changes are of the same plan.
@@ -114,6 +118,13 @@ class RerunSearch:
         Seed of the random decisions.
     without
         Rules of `LocalSearch` to leave out.
+    addresses
+        Whether addresses count in contiguous memory. If not, blocks need only free bytes.
+
+    Attributes
+    ----------
+    best
+        The best plan so far, and the search for its transfers.
 
     Raises
     ------
@@ -123,12 +134,19 @@ class RerunSearch:
     """
 
     def __init__(
-        self, instance: Instance, memory: MemoryModel, seed: int = 0, without: Collection[str] = ()
+        self,
+        instance: Instance,
+        memory: MemoryModel,
+        seed: int = 0,
+        without: Collection[str] = (),
+        *,
+        addresses: bool = True,
     ) -> None:
         if instance.has_host_work:
             raise Refusal("second runs are not modelled together with work on the host; take flow")
         self.instance, self.memory = instance, memory
-        self._seed, self._without = seed, tuple(without)
+        self.seed, self.without = seed, tuple(without)
+        self._addresses = addresses
         self._random = np.random.default_rng(seed)
         require_copies(instance)
         if memory == "contiguous":
@@ -141,36 +159,37 @@ class RerunSearch:
                 maker[[*task.outputs]] = k
         self._makers = _Makers(maker, last)
         self._candidates = int(np.count_nonzero(last > np.arange(len(last))))
-        self._polished = self._explored = self._tried = self._best_at = 0
-        self._offered: list[_Point] = []
-        self._waiting: list[_Point] = []
-        self._best = self._current = self._point(frozenset(), None)
-        self._set_off(self._best)
+        self._polished = self._explored = self._best_at = 0
+        self._offered: list[Point] = []
+        self._waiting: list[Point] = []
+        self._tried = self._lowest_at = 0
+        self.best = self._current = self._lowest = self._point(frozenset(), None)
+        self._set_off(self.best)
 
     # --- what is known ----------------------------------------------------------------------------
 
     @property
     def makespan_ns(self) -> int | None:
         """Makespan of the best program so far; None while there is none."""
-        return self._best.search.makespan_ns
+        return self.best.search.makespan_ns
 
     @property
     def done(self) -> bool:
         """Whether the search has gone on for long without a better program."""
         calm = self._tried - self._best_at >= _PATIENCE * self._candidates
-        return calm and (self._best.excess > 0 or self._best.search.done)
+        return calm and (self.best.excess > 0 or self.best.search.done)
 
     @property
     def round(self) -> int:
         """Number of tasks to simulate in one call of `run`."""
-        return _ROUND if self._candidates else self._best.search.round
+        return _ROUND if self._candidates else self.best.search.round
 
     def schedule(self, method: str) -> Schedule | None:
         """Return the best program as a schedule; None while there is none."""
-        search = self._best.search
+        search = self.best.search
         if search.makespan_ns is None:
             return None
-        again = unrolled(self.instance, self._best.plan)
+        again = unrolled(self.instance, self.best.plan)
         program = program_of(again.instance, search.problem, self.memory, search.log())
         return rolled_up(self.instance, again, program.finish(method), method)
 
@@ -194,7 +213,7 @@ class RerunSearch:
         first = guide is not None and not self._offered
         if guide is not None:
             self._offered.append(point)
-        if first or point.cost < self._lowest:
+        if first or point.cost < self._lowest.cost:
             self._set_off(point)
         elif guide is not None:
             self._waiting.append(point)
@@ -205,30 +224,36 @@ class RerunSearch:
         goal = self._polished + self._explored + work
         while self._polished + self._explored < goal and time.monotonic() < until:
             polishes = self._polished <= self._explored or not self._candidates
-            if self._best.excess:
+            if self.best.excess:
                 self._relieve()
-            elif polishes and not self._best.search.done:
+            elif polishes and not self.best.search.done:
                 self._polish(until - time.monotonic(), goal)
             else:
                 self._step()
 
     def _polish(self, seconds: float, goal: int) -> None:
-        search = self._best.search
-        share = _POLISH * _EFFORT * len(self._best.again.runs)
+        search = self.best.search
+        share = _POLISH * _EFFORT * len(self.best.again.runs)
         before, work = search.cost, min(share, goal - self._polished - self._explored)
         search.run(seconds, work)
         self._polished += work
         if search.cost < before:
-            better = replace(self._best)  # whose guide and waits are others
-            if self._current is self._best:
+            better = replace(self.best)  # whose guide and waits are others
+            if self._current is self.best:
                 self._current = better
-            self._best, self._best_at = better, self._tried
+            if self._lowest is self.best:
+                self._lowest = better
+            self.best, self._best_at = better, self._tried
 
     def _step(self) -> None:
         """Try another plan."""
         self._tried += 1
-        if self._tried - self._lowest_at > _CALM * _HISTORY:
+        calm = self._tried - self._lowest_at
+        if calm > _STALE:
             self._next()
+        elif calm > _CALM and not self._tried % _CALM:
+            self._current = self._lowest
+            self._history = [self._lowest.cost] * _HISTORY
         plan = self._changed(self._current)
         if plan == self._current.plan:
             self._explored += len(self._current.again.runs)
@@ -247,53 +272,64 @@ class RerunSearch:
         elif draw < len(self._offered):
             self._set_off(self._offered[draw])
         else:
-            point = self._best
+            point = self.best
             for _ in range(1 << self._draw(_STRENGTHS)):
                 point = self._point(self._changed(point), point)
             self._set_off(point)
 
-    def _set_off(self, point: _Point) -> None:
+    def _set_off(self, point: Point) -> None:
         """Start a descent from a point."""
         self._history = [point.cost] * _HISTORY
-        self._lowest, self._lowest_at = point.cost, self._tried
+        self._lowest, self._lowest_at = point, self._tried
         self._take(point)
 
-    def _take(self, point: _Point) -> None:
+    def _take(self, point: Point) -> None:
         self._current = point
-        if point.cost < self._lowest:
-            self._lowest, self._lowest_at = point.cost, self._tried
-        if point.cost < self._best.cost:
-            self._best, self._best_at = point, self._tried
+        if point.cost < self._lowest.cost:
+            self._lowest, self._lowest_at = point, self._tried
+        if point.cost < self.best.cost:
+            self.best, self._best_at = point, self._tried
 
     def _relieve(self) -> None:
         """Add second runs where the pool is too small whatever is evicted: the best of a few draws."""
-        draws = [self._changed(self._best) for _ in range(_DRAWS)]
+        draws = [self._changed(self.best) for _ in range(_DRAWS)]
         plan = min(draws, key=lambda plan: excess(self._unrolling(plan).columns))
         self._tried += _DRAWS
-        self._explored += _DRAWS * len(self._best.again.runs)
+        self._explored += _DRAWS * len(self.best.again.runs)
         point = self._point(plan, None)
-        if point.cost < self._best.cost:
+        if point.cost < self.best.cost:
             self._take(point)
 
-    def _point(self, plan: Plan, start: _Point | Guide | None) -> _Point:
+    def _point(self, plan: Plan, start: Point | Guide | None) -> Point:
         """Return a plan after a short search from another plan's transfers, from a guide, or from nothing."""
         again = self._unrolling(plan)
-        problem = arranged(
-            again.columns, moves="moves" not in self._without, sides="places" not in self._without
-        )
-        how = problem, self.memory, self._seed, self._without
-        if isinstance(start, _Point):
-            guide = start.again.translated(start.guide, again)
-            search = Descents(*how, start=guide, costing=start.search.costing)
-        else:
-            search = Descents(*how)
-            if start is not None:
-                search.offer(start)
+        problem = self.arranged(again, addresses=self._addresses)
+        search = Descents(problem, self.memory, self.seed, self.without)
+        if isinstance(start, Point):
+            search.offer(start.again.translated(start.guide, again))
+        elif start is not None:
+            search.offer(start)
         work = _EFFORT * len(again.runs)
         search.run(work=work)
         self._explored += work
+        return self._judged(plan, again, search)
+
+    def _judged(self, plan: Plan, again: Unrolling, search: Descents) -> Point:
         lacking = 0 if search.makespan_ns is not None else excess(again.columns)
-        return _Point(plan, again, search, lacking, self._makers)
+        return Point(plan, again, search, lacking, self._makers)
+
+    def arranged(self, again: Unrolling, *, addresses: bool) -> Problem:
+        """Return the problem of a plan as arrays, with or without addresses, in this search's memory."""
+        moves, sides = "moves" not in self.without, "places" not in self.without
+        return arranged(again.columns, moves=moves, sides=sides, addresses=addresses)
+
+    def take(self, plan: Plan, again: Unrolling, search: Descents) -> bool:
+        """Start from a plan that another search has found, if it is the best; return whether it is."""
+        point = self._judged(plan, again, search)
+        if point.cost >= self.best.cost:
+            return False
+        self._set_off(point)
+        return True
 
     def _unrolling(self, plan: Plan) -> Unrolling:
         return unrolling(self.instance, self._columns, plan)
@@ -304,7 +340,7 @@ class RerunSearch:
 
     # --- changes of a plan ------------------------------------------------------------------------
 
-    def _changed(self, point: _Point) -> Plan:
+    def _changed(self, point: Point) -> Plan:
         """Return another plan: some second runs are added, left out, or moved."""
         draw = self._random.random()
         plan = set(point.plan)
@@ -334,7 +370,7 @@ class RerunSearch:
             plan.remove((k, t))
             plan.add((k, near[self._draw(min(len(near), 8))]))
 
-    def _bridge(self, plan: set[Run], point: _Point) -> None:
+    def _bridge(self, plan: set[Run], point: Point) -> None:
         """Add a second run that replaces a stay, with runs before it to a random depth.
 
         More often than not, the stay is over a task before which compute waits.

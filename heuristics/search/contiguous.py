@@ -15,6 +15,7 @@ from ...validate.schedule import MemoryModel, Schedule
 from ..gaps import Guide
 from .descents import CHUNK, Descents
 from .kernel import ANY, EARLY_LOW, PLACED, Decisions, simulate
+from .program import Lifetime
 from .search import LocalSearch
 
 Place = Callable[[Sequence[tuple[int, int, int]], int, int], Sequence[int] | None]
@@ -30,7 +31,7 @@ _LITTLE, _MUCH = 0.25, 0.75
 _GLANCES = 20
 """Steps, ten to a round, of the search without addresses before the search with addresses starts."""
 
-_LESS = 1e-3
+LESS = 1e-3
 """Relative amount by which a program must be shorter than the last before places for it are sought."""
 
 _FEW = 100
@@ -147,24 +148,43 @@ class ContiguousSearch(LocalSearch):
         """Find places for the best program without addresses; return whether it is now the best with them."""
         if self._relaxed.makespan_ns is None:
             return False
-        self._tried = self._relaxed.cost * (1 - _LESS)
+        self._tried = self._relaxed.cost * (1 - LESS)
         return self._put_in_places(self._relaxed.best())
 
     def _put_in_places(self, decisions: Decisions) -> bool:
         """Find places for decisions made without addresses; return whether that is the best program now."""
         pieces = self._relaxed.lifetimes(decisions)
-        offsets = self._place(
-            [(piece.bytes, piece.begin_ns, piece.end_ns) for piece in pieces],
-            self._problem.capacity,
-            self.instance.alignment_bytes,
-        )
-        if offsets is None:
+        capacity, alignment = self._problem.capacity, self.instance.alignment_bytes
+        if not put_in_places(decisions, pieces, capacity, alignment, self._place):
             return False
-        decisions.side[:] = EARLY_LOW
-        for piece, offset in zip(pieces, offsets, strict=True):
-            decisions.side[piece.side] = PLACED + offset
         cost, _ = simulate(self._problem, decisions, self._room, self._search.stalls[1], ANY)
         if cost >= self.cost:
             return False
         self._set_off(decisions, 0)
         return True
+
+
+def put_in_places(
+    decisions: Decisions, pieces: Sequence[Lifetime], capacity: int, alignment: int, place: Place
+) -> bool:
+    """Give all data of a program its place in the decisions; return whether places were found.
+
+    Parameters
+    ----------
+    decisions
+        Decisions that were made without addresses, which are changed if places are found.
+    pieces
+        What they put into the pool.
+    capacity, alignment
+        Of the pool, in bytes.
+    place
+        Finds the places.
+    """
+    sizes = [(piece.bytes, piece.begin_ns, piece.end_ns) for piece in pieces]
+    offsets = place(sizes, capacity, alignment)
+    if offsets is None:
+        return False
+    decisions.side[:] = EARLY_LOW
+    for piece, offset in zip(pieces, offsets, strict=True):
+        decisions.side[piece.side] = PLACED + offset
+    return True

@@ -59,28 +59,15 @@ def with_light(problem: Problem) -> Problem:
     return problem._replace(gaps=gaps)
 
 
-def costings(problem: Problem, only: int | None = None) -> Iterator[tuple[int, Problem]]:
-    """Yield a problem for each way to distinguish costs, with the number of the way.
-
-    Ways that come to the same are yielded once. The first, number 0, distinguishes none.
-
-    Parameters
-    ----------
-    problem
-        The problem, with or without classes.
-    only
-        The number of the only way to yield; by default, all of them.
-    """
+def costings(problem: Problem) -> Iterator[Problem]:
+    """Yield a problem for each way to distinguish costs, each of them once; the first distinguishes none."""
     seen = set()
-    ways = product(_COSTS, (False, True) if problem.parts else (False,))
-    for number, ((width, free), by_tensor) in enumerate(ways):
-        if only not in (None, number):
-            continue
+    for (width, free), by_tensor in product(_COSTS, (False, True) if problem.parts else (False,)):
         costed = _with_costs(problem, width, free, by_tensor=by_tensor)
         told = costed.gaps[:, COST].tobytes()
         if told not in seen:
             seen.add(told)
-            yield number, costed
+            yield costed
 
 
 def _with_costs(problem: Problem, width: float, free: float, *, by_tensor: bool) -> Problem:

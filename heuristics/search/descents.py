@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection
+from itertools import islice
 
 import numpy as np
 
@@ -89,15 +90,9 @@ class Descents:
         Seed of the random decisions.
     without
         Rules to leave out: ``costs``.
-    start
-        A guide to start from, which need not fit the pool; by default nothing is evicted at first.
-    costing
-        The way to distinguish costs, of `costings`; by default the one whose first program is the shortest.
 
     Attributes
     ----------
-    costing
-        The way to distinguish costs.
     descents
         Number of descents that have ended.
 
@@ -108,14 +103,7 @@ class Descents:
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        memory: MemoryModel,
-        seed: int = 0,
-        without: Collection[str] = (),
-        *,
-        start: Guide | None = None,
-        costing: int | None = None,
+        self, problem: Problem, memory: MemoryModel, seed: int = 0, without: Collection[str] = ()
     ) -> None:
         self.memory, self.seed, self.without = memory, seed, without
         look()
@@ -128,16 +116,15 @@ class Descents:
         self._splitmix = self._random.integers(0, 1 << 63, size=1, dtype=np.uint64)
         stalls = np.zeros((2, problem.length), dtype=np.int64)
         self._quickest = _quickest(problem)
-        plain = decisions_of(problem, self._fastest() if start is None else start)
-        starts: list[tuple[int, int, Problem, Decisions]] = []
-        only = 0 if "costs" in without else costing
-        for way, self._problem in costings(problem, only):
+        plain = decisions_of(problem, self._fastest())
+        starts: list[tuple[int, Problem, Decisions]] = []
+        for self._problem in islice(costings(problem), 1 if "costs" in without else None):
             if starts and not left():
                 break  # with what there is
             first = self._repaired(copied(plain))
             cost, _ = simulate(self._problem, first, self._room, stalls[1], ANY)
-            starts.append((cost, way, self._problem, first))
-        _, self.costing, self._problem, first = min(starts, key=lambda begun: begun[:2])
+            starts.append((cost, self._problem, first))
+        _, self._problem, first = min(starts, key=lambda start: start[0])
         self._search = Search(
             current=copied(first),
             best=copied(first),
@@ -193,6 +180,10 @@ class Descents:
     def offer(self, start: Guide) -> None:
         """Start from a guide, which need not fit the pool."""
         self._set_off(self._complete(start), 0)
+
+    def set_off(self, decisions: Decisions) -> None:
+        """Start from decisions as they are."""
+        self._set_off(decisions, 0)
 
     def suggest(self, guide: Guide) -> None:
         """Start from a guide: at once if it gives the best program so far, else after this descent.

@@ -192,12 +192,12 @@ class RecomputeRun(FlowRun):
     rules = ("modnn", "memonger-rule", "superneurons-rule", "knapsack-rule", *FRAMEWORKS)
 
     def _new_search(self) -> RerunSearch | None:
-        from ...heuristics.recomputation.search import RerunSearch  # with it comes Numba
+        from ...heuristics.recomputation.contiguous import new_rerun_search  # with it comes Numba
 
         limits = self.limits
         rules = limits.without & set(SEARCH_RULES)
         try:
-            self.reruns = RerunSearch(self.instance, limits.memory, limits.seed, rules)
+            self.reruns = new_rerun_search(self.instance, limits.memory, limits.seed, rules, self._places)
         except Refusal as refusal:
             self.reason = str(refusal)
         return self.reruns

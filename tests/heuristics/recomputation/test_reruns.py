@@ -24,7 +24,6 @@ from pebbler.heuristics.recomputation.reruns import (
     useful,
 )
 from pebbler.heuristics.recomputation.search import RerunSearch
-from pebbler.heuristics.search.descents import Descents
 from pebbler.heuristics.search.search import LocalSearch
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import least_budget, unlimited_peak, with_budget
@@ -270,16 +269,3 @@ def test_a_search_goes_on_from_other_plans_after_it_is_done() -> None:
     schedule = search.schedule("search")
     assert schedule is not None
     assert check(instance, schedule).reasons == ()
-
-
-@pytest.mark.parametrize("memory", ["contiguous", "paged"])
-def test_descents_that_start_from_a_guide_go_on_where_others_were(memory: MemoryModel) -> None:
-    instance = Workload("googlenet", 32, "v100").instance("1.2xMmin")
-    first = LocalSearch(instance, memory)
-    first.run(work=20_000)
-    second = Descents(first.problem, memory, start=first.guide(), costing=first.costing)
-    assert second.costing == first.costing
-    assert second.makespan_ns is not None
-    assert first.makespan_ns is not None
-    assert second.makespan_ns <= 1.05 * first.makespan_ns
-    assert second.makespan_ns < Descents(first.problem, memory).cost

@@ -1,0 +1,92 @@
+"""The search over plans in contiguous memory, beside one without addresses that finds the plans.
+
+Importing this module imports Numba.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection
+
+from ...instances.instance import Instance
+from ...instances.transforms import in_parts
+from ...validate.schedule import MemoryModel
+from ..gaps import Guide
+from ..search.contiguous import LESS, Place, put_in_places
+from ..search.descents import Descents
+from ..search.program import lifetimes_of
+from .reruns import Plan, unrolled
+from .search import Point, RerunSearch
+
+_RELAXED = 0.5
+"""Share of the work for the search without addresses."""
+
+
+def new_rerun_search(
+    instance: Instance, memory: MemoryModel, seed: int, without: Collection[str], place: Place
+) -> RerunSearch:
+    """Return a search that fits the memory model and the rules that are left out, as `new_search` does."""
+    if memory != "contiguous" or "relaxed-start" in without or in_parts(instance):
+        return RerunSearch(instance, memory, seed, without)
+    return ContiguousRerunSearch(instance, seed, without, place)
+
+
+class ContiguousRerunSearch(RerunSearch):
+    """A search over plans with addresses, beside one without.
+
+    One block after the other finds no place long before the pool is full, and then each plan looks as bad as
+    the others. Where blocks need only free bytes, plans are told apart. When the search without addresses
+    has a better program than any with addresses, places for all of its data are sought at once: the lifetime
+    of each piece is known then. If places are found, the program is a schedule. If not, the search with
+    addresses starts from its plan.
+
+    Parameters
+    ----------
+    instance, seed, without
+        As for `RerunSearch`.
+    place
+        Finds the places.
+    """
+
+    def __init__(self, instance: Instance, seed: int, without: Collection[str], place: Place) -> None:
+        super().__init__(instance, "contiguous", seed, without)
+        self._relaxed = RerunSearch(instance, "contiguous", seed, without, addresses=False)
+        self._place = place
+        self._sought = math.inf
+
+    @property
+    def done(self) -> bool:
+        """Whether neither search has found a better program for long."""
+        return super().done and self._relaxed.done
+
+    def offer_plan(self, plan: Plan, guide: Guide | None) -> None:
+        """Start both searches from second runs and a guide, as `RerunSearch.offer_plan` does."""
+        super().offer_plan(plan, guide)
+        self._relaxed.offer_plan(plan, guide)
+
+    def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
+        """Continue both searches, as `RerunSearch.run` does."""
+        until = time.monotonic() + seconds
+        relaxed = int(_RELAXED * work)
+        self._relaxed.run(_RELAXED * seconds, relaxed)
+        best = self._relaxed.best
+        if best.search.makespan_ns is not None and best.search.cost < min(
+            self._sought, self.best.search.cost
+        ):
+            self._sought = best.search.cost * (1 - LESS)
+            if not self._put_in_places(best):
+                super().offer_plan(best.plan, best.search.guide())
+        super().run(until - time.monotonic(), work - relaxed)
+
+    def _put_in_places(self, point: Point) -> bool:
+        """Find places for a program without addresses; return whether it is the best with addresses now."""
+        again = unrolled(self.instance, point.plan).instance
+        pieces = lifetimes_of(again, point.search.problem, point.search.log())
+        decisions = point.search.best()
+        problem = self.arranged(point.again, addresses=True)
+        if not put_in_places(decisions, pieces, problem.capacity, self.instance.alignment_bytes, self._place):
+            return False
+        search = Descents(problem, "contiguous", self.seed, self.without)
+        search.set_off(decisions)
+        return self.take(point.plan, point.again, search)
