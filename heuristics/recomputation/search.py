@@ -206,8 +206,8 @@ class RerunSearch:
     def offer_plan(self, plan: Plan, guide: Guide | None) -> None:
         """Start from second runs, and from a guide to transfers for the instance in which they are tasks.
 
-        This is done at once for the first guide, and for what is better than all plans of this descent; else
-        after this descent.
+        The first plan with a guide begins a descent, and so does what is better than all plans of this
+        descent. Others are tried for a moment, and those with a guide begin descents later.
         """
         point = self._point(plan, guide)
         first = guide is not None and not self._offered
@@ -215,7 +215,9 @@ class RerunSearch:
             self._offered.append(point)
         if first or point.cost < self._lowest.cost:
             self._set_off(point)
-        elif guide is not None:
+            return
+        self._current = point
+        if guide is not None:
             self._waiting.append(point)
 
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
