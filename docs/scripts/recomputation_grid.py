@@ -104,12 +104,13 @@ def report(runs: Sequence[Run]) -> str:
             (f"{SHORT:g} s", short),
             (f"{LONG:g} s where that leaves more than {percent(MEDIAN)} and there is a run", best),
         )
-        if some
+        if some and (some is short or long)
         for gaps in [[run.found.gap for run in some.values()]]
         for ranks in [((median(gaps), MEDIAN), (max(gaps), WORST))]
     ]
     text = markdown(("time", "cells", "median gap", "worst gap"), rows) + "\n"
     lacking = [cell for cell, run in short.items() if run.found.gap > MEDIAN and cell not in long]
+    lacking.sort(key=_rank)
     if lacking:
         text += f"Without a run of {LONG:g} s yet: {', '.join(lacking)}.\n\n"
     text += _cells_table(short, long)
@@ -118,7 +119,7 @@ def report(runs: Sequence[Run]) -> str:
 
 def _cells_table(short: dict[str, Run], long: dict[str, Run]) -> str:
     rows = []
-    for cell, run in short.items():
+    for cell, run in sorted(short.items(), key=lambda one: _rank(one[0])):
         both = [one.found for one in (run, long.get(cell)) if one is not None]
         ideal = run.found.ideal_ns or 1
         bound, bound_by = max((one.lower_bound_ns or 0, one.bound_by or "") for one in both)
@@ -133,6 +134,13 @@ def _cells_table(short: dict[str, Run], long: dict[str, Run]) -> str:
         )
     header = ("cell", "tasks", "ideal", "at least", f"{SHORT:g} s: over the ideal, gap", f"{LONG:g} s")
     return markdown(header, rows)
+
+
+def _rank(cell: str) -> tuple[int, str, int]:
+    """Where a cell stands in the table: by network, the largest budget first."""
+    network, *_, budget = cell.split("/")
+    names = list(dict(NETWORKS))
+    return names.index(network) if network in names else len(names), network, -int(budget.rstrip("%"))
 
 
 def _told(run: Run | None, ideal: int) -> str:
