@@ -5,7 +5,7 @@ two are decisions of `LocalSearch` on the instance that a plan unrolls to; the t
 Plans change by late acceptance. A change adds a second run for a stay (with runs of the producers of its
 inputs, back to a random depth), leaves out a second run, or moves it before another first run. A plan is
 judged by a short search that starts from the evictions of the plan before it. The search of the best plan is
-continued.
+continued. A descent that has found nothing better for long gives way to another one.
 
 Importing this module imports Numba.
 """
