@@ -19,8 +19,8 @@ from ..search.program import lifetimes_of
 from .reruns import Plan, unrolled
 from .search import Point, RerunSearch
 
-_RELAXED = 0.5
-"""Share of the work for the search without addresses."""
+_LITTLE, _MUCH = 0.25, 0.75
+"""Shares of the work for the search without addresses: once there is a program with addresses, and before."""
 
 
 def new_rerun_search(
@@ -68,8 +68,9 @@ class ContiguousRerunSearch(RerunSearch):
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
         """Continue both searches, as `RerunSearch.run` does."""
         until = time.monotonic() + seconds
-        relaxed = int(_RELAXED * work)
-        self._relaxed.run(_RELAXED * seconds, relaxed)
+        share = _MUCH if self.makespan_ns is None else _LITTLE
+        relaxed = int(share * work)
+        self._relaxed.run(share * seconds, relaxed)
         best = self._relaxed.best
         if best.search.makespan_ns is not None and best.search.cost < min(
             self._sought, self.best.search.cost
