@@ -181,7 +181,7 @@ def report(runs: Sequence[Run]) -> str:
     for seconds, some in by_seconds(runs).items():
         text += f"\n## {seconds:g} s a cell\n\n{_summary(some, long=seconds >= LONG)}\n"
         peak = max(run.found.peak_rss_bytes or 0 for run in some)
-        text += f"Memory: at most {format_size(peak)}, target {_verdict(peak, _MOST_BYTES, '4 GB')}.\n\n"
+        text += f"Memory: at most {format_size(peak)}, target {verdict(peak, _MOST_BYTES, '4 GB')}.\n\n"
         if seconds < LONG:
             names = hardest(some)
             text += f"The {len(names)} hardest cells, the worst first: {', '.join(names)}.\n\n"
@@ -228,7 +228,7 @@ def _summary(runs: Sequence[Run], *, long: bool) -> str:
                 str(len(gaps)),
                 str(sum(gap <= most for gap in gaps)),
                 *(
-                    percent(gap) if limit is None else f"{percent(gap)}, {_verdict(gap, limit)}"
+                    percent(gap) if limit is None else f"{percent(gap)}, {verdict(gap, limit)}"
                     for gap, limit in ranks
                 ),
             )
@@ -285,7 +285,8 @@ def _rank(ordered: Sequence[float], share: float) -> float:
     return ordered[math.ceil(share * len(ordered)) - 1]
 
 
-def _verdict(value: float, limit: float, told: str | None = None) -> str:
+def verdict(value: float, limit: float, told: str | None = None) -> str:
+    """Say whether a value meets its target, and the target."""
     return f"{'met' if value <= limit else 'missed'}: {told or percent(limit)}"
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from statistics import median
 
-from core_grid import by_seconds
+from core_grid import by_seconds, verdict
 from pebbler.benchmark.output.markdown import markdown, publish
 from pebbler.benchmark.report.exhibits import percent
 from pebbler.benchmark.sweeps.jobs import GRACE, Job, Setting
@@ -91,23 +91,11 @@ def report(runs: Sequence[Run]) -> str:
     best = {
         cell: min((run, long.get(cell, run)), key=lambda run: run.found.gap) for cell, run in short.items()
     }
-    rows = [
-        (
-            what,
-            str(len(some)),
-            *(
-                f"{percent(value)}, {'met' if value <= limit else 'missed'}: {percent(limit)}"
-                for value, limit in ranks
-            ),
+    rows = [_summary(f"{SHORT:g} s", short)]
+    if long:
+        rows.append(
+            _summary(f"{LONG:g} s where that leaves more than {percent(MEDIAN)} and there is a run", best)
         )
-        for what, some in (
-            (f"{SHORT:g} s", short),
-            (f"{LONG:g} s where that leaves more than {percent(MEDIAN)} and there is a run", best),
-        )
-        if some and (some is short or long)
-        for gaps in [[run.found.gap for run in some.values()]]
-        for ranks in [((median(gaps), MEDIAN), (max(gaps), WORST))]
-    ]
     text = markdown(("time", "cells", "median gap", "worst gap"), rows) + "\n"
     lacking = [cell for cell, run in short.items() if run.found.gap > MEDIAN and cell not in long]
     lacking.sort(key=_rank)
@@ -115,6 +103,12 @@ def report(runs: Sequence[Run]) -> str:
         text += f"Without a run of {LONG:g} s yet: {', '.join(lacking)}.\n\n"
     text += _cells_table(short, long)
     return text + "\n" + "".join(f"- {origin}.\n" for origin in origins(runs))
+
+
+def _summary(what: str, runs: Mapping[str, Run]) -> tuple[str, ...]:
+    gaps = [run.found.gap for run in runs.values()]
+    ranks = ((median(gaps), MEDIAN), (max(gaps), WORST))
+    return what, str(len(gaps)), *(f"{percent(gap)}, {verdict(gap, limit)}" for gap, limit in ranks)
 
 
 def _cells_table(short: dict[str, Run], long: dict[str, Run]) -> str:
