@@ -188,7 +188,7 @@ def _streams_rows(study: Study) -> Iterator[list[str]]:
 
 
 def _check_rows(study: Study) -> Iterator[list[str]]:
-    for name in ("check-gpu.json", "check-steps.json"):
+    for name in ("check-gpu.json", "check-steps.json", "check-beyond.json"):
         path = study.path(name)
         if path.exists():
             for one in read(path)["checks"]:
@@ -243,7 +243,13 @@ def _planned_row(
         whole = [found["times_ns"], found["times_without_restore_ns"]]
         times = [found["predicted_ns"], found["measured_ns"], *map(round, map(statistics.median, whole))]
         same = "yes" if found["identical_to_unbudgeted"] else "close" if found["right"] else "**no**"
-        yield [*row, method, *map(format_time, times), format_size(found["allocated_bytes"]), same]
+        yield [
+            *row,
+            method,
+            *map(format_time, times),
+            format_size(found["held_bytes" if "held_bytes" in found else "allocated_bytes"]),
+            same,
+        ]
     elif outcome.exists() and (found := read(outcome)).get("makespan_ns") is None:
         yield [*row, method, "", f"no schedule: {printable(found['stopped_by'], _LONGEST)}"]
 

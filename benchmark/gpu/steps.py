@@ -1,4 +1,7 @@
-"""The stages for whole training steps of torch: their units. What a unit does is in `torch_steps`."""
+"""The stages for whole training steps of torch: their units.
+
+What a unit does is in `torch_checks` and `torch_steps`.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def name_of(spec: str) -> str:
 
 def records(study: Study) -> Iterator[Unit]:
     """Return the units for checks of the GPU, and for the record and the profile of every step."""
-    for what in ("check_gpu", "check_steps"):
+    for what in ("check_gpu", "check_steps", "check_beyond"):
         path = study.path(what.replace("_", "-") + ".json")
         yield Unit(what, in_torch, (what, path), partial(has_passed, path))
     for spec, batch in study.steps:
@@ -142,7 +145,8 @@ def has_passed(path: Path) -> bool:
 
 def in_torch(what: str, *arguments: object) -> str | None:
     """Do what a function of `torch_steps` does; torch is imported in the process of the unit only."""
-    from . import torch_steps
+    from . import torch_checks, torch_steps
 
-    wrong: str | None = getattr(torch_steps, what)(*arguments)
+    where = torch_checks if what.startswith("check") else torch_steps
+    wrong: str | None = getattr(where, what)(*arguments)
     return wrong

@@ -6,11 +6,12 @@ what `devices.Device` asks of a device that records and, from `stream` on, what 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,12 @@ from .torch_step.memory import Allocations
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 """Where Linux tells the version of NVIDIA's driver."""
+
+_SEGMENT = 64 << 20
+"""More bytes than torch's allocator adds to any request."""
+
+_GLOBAL = 1
+"""CUDA's number for managed memory that every stream may use."""
 
 _CALIBRATION = 10_000_000
 """Cycles for which the GPU is kept busy once, to find out how long one takes; some milliseconds."""
@@ -44,6 +51,91 @@ class _Piece:
         self._keeper = keeper
 
 
+_ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+_FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+
+_keep = _FREE(lambda *_: None)
+"""Releases nothing: who has the memory of a place does."""
+
+
+def _allocator(allocate: Any, free: Any) -> Any:
+    """Return what `torch.cuda.memory.CUDAPluggableAllocator` has, of functions that are in no file."""
+    calls = (ctypes.cast(call, ctypes.c_void_p).value for call in (allocate, free))
+    return torch._C._cuda_customAllocator(*calls)
+
+
+class Place:
+    """Memory at an address, from which torch's allocator takes all that it gives out within.
+
+    It takes whole segments, one after the other, and keeps them for the next time: the same work then gets
+    the same addresses. What does not fit is out of memory. Nothing of torch's allocator may begin at the same
+    address, since it finds what it has given out by that.
+
+    Parameters
+    ----------
+    index
+        Of the GPU.
+    address, size
+        The memory.
+
+    Attributes
+    ----------
+    segments
+        Bytes of the segments so far.
+    """
+
+    def __init__(self, index: int, address: int, size: int) -> None:
+        self.segments: list[int] = []
+        self._index = index
+        self._within: Any = None
+        self._allocate = _ALLOCATE(_segments_from(address, size, self.segments))
+        self._allocator = _allocator(self._allocate, _keep)
+        self._pool: Any = torch.cuda.MemPool(self._allocator)
+
+    def __del__(self) -> None:
+        """Release the pool before what it calls."""
+        self._pool = None
+
+    def __enter__(self) -> None:
+        """Begin."""
+        self._within = torch.cuda.use_mem_pool(self._pool, self._index)
+        self._within.__enter__()
+
+    def __exit__(self, *raised: object) -> None:
+        """End; what is still in use stays so."""
+        self._within.__exit__(*raised)
+
+
+def _segments_from(address: int, size: int, taken: list[int]) -> Callable[[int, int, int], int | None]:
+    """Return a function that gives out segments of memory one after the other, and notes their bytes."""
+
+    def allocate(wanted: int, device: int, stream: int) -> int | None:  # noqa: ARG001
+        begin = sum(taken)
+        if begin + wanted > size:
+            return None
+        taken.append(wanted)
+        return address + begin
+
+    return allocate
+
+
+@cache
+def _managed() -> tuple[Any, ...]:
+    """Return an allocator of managed memory, which CUDA moves between GPU and host, and what it calls."""
+    driver = ctypes.CDLL("libcuda.so.1")
+
+    def allocate(wanted: int, device: int, stream: int) -> int | None:  # noqa: ARG001
+        address = ctypes.c_uint64()
+        status = driver.cuMemAllocManaged(ctypes.byref(address), ctypes.c_size_t(wanted), _GLOBAL)
+        return None if status else address.value
+
+    def free(address: int, size: int, device: int, stream: int) -> None:  # noqa: ARG001
+        driver.cuMemFree_v2(ctypes.c_uint64(address))
+
+    calls = _ALLOCATE(allocate), _FREE(free)
+    return _allocator(*calls), *calls
+
+
 class Gpu:
     """A GPU.
 
@@ -60,6 +152,10 @@ class Gpu:
         Bytes that torch's allocator on a GPU aligns to, and accounts for.
     scratch_in_pool
         False: that allocator gives out what operators take on the way.
+    large_bytes
+        Scratch of more than this has a place in the pool all the same, from which the allocator takes it.
+    is_beyond
+        Whether memory is managed now (`beyond`).
 
     Raises
     ------
@@ -70,12 +166,15 @@ class Gpu:
     key = "CUDA"
     alignment = 512
     scratch_in_pool = False
+    large_bytes = 32 << 20
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.device = torch.device(name)
         self.index = self.device.index or 0
+        self.is_beyond = False
         self._current: Any = None
+        self._pool: Any = None
         if self.index >= count_gpus():
             raise PebblerError(f"the step is one of {name}, and torch finds {count_gpus()} GPUs of CUDA here")
         torch.cuda.init()  # else there are no statistics yet
@@ -143,6 +242,71 @@ class Gpu:
         found.peak_bytes = torch.cuda.max_memory_allocated(self.device) - before
         found.kept_bytes = max(0, torch.cuda.memory_allocated(self.device) - before)
 
+    def segments_of(self, work: Callable[[], object], peak_bytes: int) -> int:
+        """Return the bytes that torch's allocator needs for some work in memory of its own; 0: unknown.
+
+        Parameters
+        ----------
+        work
+            Does it; it is called once.
+        peak_bytes
+            Most that it has in use at once.
+        """
+        unit, size = self.alignment, 2 * peak_bytes + _SEGMENT
+        try:
+            room = self.empty(unit + size)
+            with self._not_beyond():  # where its pool ends, too
+                place = self.scratch_at(room.data_ptr() + unit, size)
+                segments = place.segments
+                try:
+                    with place:
+                        work()
+                finally:
+                    del place
+        except torch.OutOfMemoryError:
+            return 0
+        self.synchronize()
+        return sum(segments)
+
+    @contextmanager
+    def beyond(self) -> Iterator[None]:
+        """Within, torch's allocator gives out managed memory, which may be more than the GPU has.
+
+        CUDA moves pages of it to the host and back where they are needed, which takes long.
+        """
+        allocator, *_ = _managed()
+        self._pool = torch.cuda.MemPool(allocator)
+        self._route()
+        try:
+            yield
+        finally:
+            self.synchronize()
+            self._unroute()
+            torch._C._cuda_clearCublasWorkspaces()  # else they stay there
+            self._pool = None
+
+    @contextmanager
+    def _not_beyond(self) -> Iterator[None]:
+        """Within, a place comes before managed memory."""
+        if not self.is_beyond:
+            yield
+            return
+        self._unroute()
+        try:
+            yield
+        finally:
+            self._route()
+
+    def _route(self) -> None:
+        """Let all threads allocate in the pool of managed memory; autograd has one of its own."""
+        torch._C._cuda_beginAllocateToPool(self.index, self._pool.id)
+        self.is_beyond = True
+
+    def _unroute(self) -> None:
+        torch._C._cuda_endAllocateToPool(self.index, self._pool.id)
+        torch._C._cuda_releasePool(self.index, self._pool.id)
+        self.is_beyond = False
+
     def timed(self, work: Callable[[], Any]) -> tuple[Any, int]:
         """Do some work on the current stream; return its result, and its time on an idle GPU."""
         stream = torch.cuda.current_stream(self.device)
@@ -182,6 +346,20 @@ class Gpu:
             return self.empty(0).untyped_storage()
         return torch.as_tensor(_Piece(address, size, keeper), device=self.device).untyped_storage()
 
+    def scratch_at(self, address: int, size: int) -> Place:
+        """Return the place from which torch's allocator takes what it gives out within, as a context."""
+        return Place(self.index, address, size)
+
+    def let_go(self) -> None:
+        """Let torch's allocator give back to the GPU what nothing uses, and what cuBLAS has for streams."""
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+
+    def held_bytes(self) -> int:
+        """Return the bytes that torch's allocator has taken from the GPU, without those of places."""
+        segments = torch.cuda.memory_snapshot()
+        return sum(one["total_size"] for one in segments if tuple(one["segment_pool_id"]) == (0, 0))
+
     def copy_all(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
         """Copy tensors of bytes, on whatever side they are, and wait for that."""
         for target, source in zip(targets, sources, strict=True):
@@ -190,9 +368,17 @@ class Gpu:
 
     # --- streams --------------------------------------------------------------------------------------
 
-    def stream(self, name: str) -> Any:  # noqa: ARG002
-        """Return a stream; its name is for people."""
-        return torch.cuda.Stream(self.device)
+    def stream(self, name: str) -> Any:
+        """Return a stream; operators run on the one for ``compute``.
+
+        What cuBLAS takes for a stream is there then, and comes from no place.
+        """
+        stream = torch.cuda.Stream(self.device)
+        if name == "compute":
+            with torch.cuda.stream(stream):
+                matrix = torch.ones((1, 1), device=self.device)
+                torch.mm(matrix, matrix)
+        return stream
 
     @contextmanager
     def launching(self, stream: Any) -> Iterator[None]:

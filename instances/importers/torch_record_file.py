@@ -79,6 +79,7 @@ class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     manner: Manner
     scratch_bytes: Natural
     duration_ns: Natural
+    segments_bytes: Natural = 0
 
 
 class TensorEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -236,6 +237,7 @@ def _operator_entry(operator: StepOperator) -> OperatorEntry:
         grad_mode=operator.grad_mode,
         manner=operator.manner,
         scratch_bytes=operator.scratch_bytes,
+        segments_bytes=operator.segments_bytes,
         duration_ns=operator.duration_ns,
     )
 
@@ -335,6 +337,7 @@ class _Reader:
             manner=entry.manner,
             out=out,
             scratch_bytes=entry.scratch_bytes,
+            segments_bytes=entry.segments_bytes,
             duration_ns=entry.duration_ns,
         )
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import accumulate
 from time import perf_counter_ns
 from typing import Any, Protocol
@@ -34,10 +35,16 @@ class Device(Protocol):
     scratch_in_pool
         Whether a plan has a place for what operators take on the way; else torch's allocator gives it out
         beside the pool.
+    large_bytes
+        Scratch of more than this has a place in the pool all the same.
+    is_beyond
+        Whether what torch's allocator gives out may be more than the device has (`beyond`).
     """
 
     key: str
     scratch_in_pool: bool
+    large_bytes: int
+    is_beyond: bool
     alignment: int
     name: str
 
@@ -61,6 +68,18 @@ class Device(Protocol):
 
     def allocations(self) -> AbstractContextManager[Allocations]:
         """Measure what torch's allocator gives out within."""
+
+    def beyond(self) -> AbstractContextManager[None]:
+        """Within, let torch's allocator give out more than the device has, which takes long."""
+
+    def let_go(self) -> None:
+        """Let torch's allocator give back what nothing uses."""
+
+    def segments_of(self, work: Callable[[], object], peak_bytes: int) -> int:
+        """Return the bytes that torch's allocator needs for some work in memory of its own; 0: unknown."""
+
+    def scratch_at(self, address: int, size: int) -> AbstractContextManager[None]:
+        """Return the place from which torch's allocator takes what it gives out within."""
 
     def timed(self, work: Callable[[], Any]) -> tuple[Any, int]:
         """Do some work; return its result and its time in nanoseconds."""
@@ -93,6 +112,10 @@ class Processor:
     """The processor."""
 
     name, key, alignment, scratch_in_pool = "cpu", "CPU", ALIGNMENT, True
+
+    is_beyond = False
+    large_bytes = sys.maxsize
+    """All scratch has a place."""
 
     deterministic = True
     """With the same number of threads, operators give the same bits."""
@@ -143,6 +166,21 @@ class Processor:
             changes = [event.cpu_memory_usage() for event in events if event.kind() == "memory_alloc"]
             found.peak_bytes = max(accumulate(changes, initial=0))
             found.kept_bytes = max(0, sum(changes))
+
+    def beyond(self) -> AbstractContextManager[None]:
+        """Return what does nothing: the system moves memory by itself, as far as it can."""
+        return nullcontext()
+
+    def let_go(self) -> None:
+        """Nothing: torch's allocator on the CPU keeps nothing."""
+
+    def segments_of(self, work: Callable[[], object], peak_bytes: int) -> int:  # noqa: ARG002
+        """Return 0: no operator has large scratch."""
+        return 0
+
+    def scratch_at(self, address: int, size: int) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Return what does nothing: torch's allocator on the CPU takes memory from nobody."""
+        return nullcontext()
 
     def timed(self, work: Callable[[], Any]) -> tuple[Any, int]:
         """See `Device`."""

@@ -66,11 +66,11 @@ def step_instance(
 
     Every operator that computes on the device is a task, whose only algorithm takes the time that was
     measured, by the profile if there is one, and the scratch that its manner of writing needs. Where torch's
-    allocator gives scratch out beside the pool, the largest one is among the resident bytes. An operator may
-    run again if it only makes new data; where it draws random numbers, from the same state of the
-    generator. Results of at most 64 bytes are no blocks if they are written once, before the optimizer's
-    operators and not for them: clipping reads the norms of all gradients at once, and each would take a page
-    in paged memory.
+    allocator gives scratch out beside the pool, the largest one is among the resident bytes, but for what is
+    so large that it has a place in the pool. An operator may run again if it only makes new data; where it
+    draws random numbers, from the same state of the generator. Results of at most 64 bytes are no blocks if
+    they are written once, before the optimizer's operators and not for them: clipping reads the norms of all
+    gradients at once, and each would take a page in paged memory.
 
     Parameters
     ----------
@@ -128,8 +128,13 @@ def step_instance(
     measured = [costs.algorithm(operator) for operator in chosen]
     reserve = 0
     if not device.scratch_in_pool:
-        reserve = max(one.workspace_bytes for one in measured)
-        measured = [replace(one, workspace_bytes=0) for one in measured]
+        large = [operator.segments_bytes for operator in chosen]
+        both = list(zip(measured, large, strict=True))
+        reserve = max((one.workspace_bytes for one, segments in both if not segments), default=0)
+        measured = [
+            replace(one, workspace_bytes=segments and max(one.workspace_bytes, segments))
+            for one, segments in both
+        ]
 
     def blocks(touched: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(number[d] for d in touched if d in number)

@@ -172,6 +172,9 @@ class StepOperator:
     scratch_bytes
         Most that it allocates at once in its manner of writing: within the kernel, and for results that are
         copied. It is what torch's allocator gave out while the step was recorded, a multiple of 64 bytes.
+    segments_bytes
+        On a GPU, where that is much: bytes that torch's allocator needs for it in memory of its own, which
+        has a place in the pool. 0: it is given out beside the pool, or the step is one of the CPU.
     duration_ns
         Time of the call, and of the copies: the least of the recorded steps.
     """
@@ -195,6 +198,7 @@ class StepOperator:
     out: OutForm | None
     scratch_bytes: int
     duration_ns: int
+    segments_bytes: int = 0
 
     @property
     def may_run_again(self) -> bool:

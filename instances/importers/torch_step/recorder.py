@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from .record import Draw, Kind, Manner, Phase, Reference, StepOperator, TensorNa
 from .refusals import require_replayable
 from .scalars import Expression, Formula, Guard, ScalarInput, Traced
 from .storages import Storages
-from .trials import Trial, try_out
+from .trials import Trial, repeatable, try_out
 
 _ALLOCATE = {
     "aten::empty",
@@ -222,12 +222,33 @@ class Recorder(TorchDispatchMode):
             raise StepError(_NEW_STATE if self._updating else _FOREIGN)
         self._note(call, label, phase)
         if self._known:
+            self._repeat(args, kwargs, operands)
             self.storages.measure()
             if self.operators[-1].manner == "copied":
                 new = [tensor for d, tensor in made.items() if d not in operands]
-                _, copies_ns = self._device.timed(lambda: [tensor.clone() for tensor in new])
-                self.copies_ns[len(self.operators) - 1] = copies_ns
+                self.copies_ns[len(self.operators) - 1] = self._time(
+                    lambda: [tensor.clone() for tensor in new]
+                )
         return returned
+
+    def _repeat(self, args: tuple[Any, ...], kwargs: dict[str, Any], operands: dict[int, Any]) -> None:
+        """Run the last operator again where that tells what its run did not."""
+        operator, device = self.operators[-1], self._device
+        is_large = operator.scratch_bytes > device.large_bytes
+        if operator.kind != "task" or not (is_large or device.is_beyond):
+            return
+        with repeatable(operator, args, kwargs, operands, device) as again:
+            if device.is_beyond:
+                operator = replace(operator, duration_ns=self._time(again))
+            if is_large:
+                operator = replace(operator, segments_bytes=device.segments_of(again, operator.scratch_bytes))
+        self.operators[-1] = operator
+
+    def _time(self, work: Callable[[], object]) -> int:
+        """Return the time of some work, which is done before, too, where its memory may be on the host."""
+        if self._device.is_beyond:
+            work()
+        return self._device.timed(work)[1]
 
     def _try(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: dict[int, Any]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +26,8 @@ from .recorder import Recorder
 from .refusals import require_recordable
 from .scalars import Formula, Guard, inputs_of
 
+_log = logging.getLogger(__name__)
+
 MakeTrainingStep = Callable[[int], tuple[Any, ...]]
 """From a batch size to a module, a function of the inputs that computes the loss with it, the inputs, and the
 optimizer; the last may be left out."""
@@ -43,7 +47,7 @@ _TWICE = (("backward through the graph a second time", "it runs a second backwar
 _KNOWN = {
     "CPU": (("CUDA", _NO_CUDA), ("NVIDIA", _NO_CUDA), *_TWICE),
     "CUDA": (
-        ("out of memory", "the GPU has too little memory for the step of eager torch, which recording takes"),
+        ("out of memory", "the GPU has too little memory for one of its operators"),
         *_TWICE,
     ),
 }
@@ -120,7 +124,8 @@ def record_step(
     numbers the second time. What then differs between the steps follows from numbers that the optimizer has
     when a step begins, or the step is refused. Module, optimizer, gradients and the
     generator of random numbers are afterwards as they were. On a GPU, eager torch takes a step between these
-    two, for its peak.
+    two, for its peak. A step that needs more memory than the GPU has runs in memory that CUDA moves between
+    GPU and host, and operators are then measured when they run once more.
 
     Parameters
     ----------
@@ -148,6 +153,27 @@ def record_step(
     require_recordable(module, optimizer, inputs)
     device = common_device(module, inputs)
     device.require_ready()
+    try:
+        return _recorded(module, step, inputs, optimizer, clip, device)
+    except (PebblerError, torch.OutOfMemoryError) as error:
+        if not isinstance(error.__cause__ or error, torch.OutOfMemoryError):
+            raise
+    _log.info("%s has too little memory for eager torch; CUDA moves it meanwhile", device.name)
+    gc.collect()  # what the step has left
+    device.let_go()
+    with device.beyond():
+        return _recorded(module, step, inputs, optimizer, clip, device)
+
+
+def _recorded(
+    module: Any,
+    step: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    optimizer: Any,
+    clip: float | None,
+    device: Device,
+) -> StepRecord:
+    """See `record_step`."""
     with kept_as_they_are(module, optimizer, device):
         created = create_states(module, optimizer)
         first = _run(module, step, inputs, optimizer, clip, device, _SCALES[0], [])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -83,6 +86,43 @@ def try_out(
         device.set_rng_state(generator)
     unmoved = list(map(_place_of, written)) == places
     return Trial(written, scratch.peak_bytes) if unmoved else None
+
+
+@contextmanager
+def repeatable(
+    operator: StepOperator,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    operands: dict[int, Any],
+    device: Device,
+) -> Iterator[Callable[[], object]]:
+    """Give a function that runs an operator once more, in its manner of writing.
+
+    The generator is afterwards as before, and so is what the operator rewrites.
+
+    Parameters
+    ----------
+    operator
+        The operator, as it has just been recorded.
+    args, kwargs
+        What it was called with.
+    operands
+        The tensors among them by storage.
+    device
+        Where they are.
+    """
+    written = [bytes_of(operands[d].untyped_storage()) for d in operands if d not in operator.reads]
+    before, generator = [data.clone() for data in written], device.rng_state()
+    overload, named = operator.overload, kwargs
+    if operator.out is not None:
+        targets = [tensor_at(target, fresh(_end_of(target), device.name)) for target in new_results(operator)]
+        overload = operator.out.overload
+        named = kwargs | dict(zip(operator.out.names, targets, strict=True))
+    try:
+        yield partial(overload, *args, **named)
+    finally:
+        device.set_rng_state(generator)
+        device.copy_all(written, before)
 
 
 def _reduces(operator: StepOperator) -> bool:

@@ -16,7 +16,7 @@ torch = needs_torch()
 
 from pebbler.benchmark.gpu import torch_models, torch_steps  # noqa: E402
 from pebbler.benchmark.gpu.page import tables  # noqa: E402
-from pebbler.benchmark.gpu.stages import is_settled  # noqa: E402
+from pebbler.benchmark.gpu.stages import is_settled, read  # noqa: E402
 from pebbler.benchmark.gpu.steps import WAYS, in_torch, plans, records, runs, solve_step  # noqa: E402
 from pebbler.benchmark.gpu.study import STEP_METHODS, Study  # noqa: E402
 from pebbler.instances.files import write_instance  # noqa: E402
@@ -26,6 +26,9 @@ from pebbler.instances.workload import Workload  # noqa: E402
 from pebbler.validate.execution.torch import gpu as backends  # noqa: E402
 
 from ...validate.execution.torch_steps.fake_gpu import FakeGpu, FakeVirtualMemory  # noqa: E402
+
+LONG = (" flow", " activation_budget")
+"""Ends of the names of units that take long."""
 
 MODEL = "tests.validate.execution.torch_steps.models:wide"
 
@@ -55,7 +58,7 @@ def test_a_step_is_recorded_planned_run_and_compared_with_torch(tmp_path: Path) 
         assert str(unit.lacks()).endswith("left nothing for wide/2 yet; do it first")
     for units in (records(study), plans(study), runs(study)):
         for unit in units:
-            if unit.arguments[:1] == ("check_steps",) or unit.name.endswith(("flow", "activation_budget")):
+            if unit.name in ("check_steps", "check_beyond") or unit.name.endswith(LONG):
                 continue  # which take longer
             assert (unit.lacks(), unit.is_done()) == (None, False)
             assert unit.call(*unit.arguments) is None
@@ -124,6 +127,16 @@ def test_what_compiles_comes_after_all_else(tmp_path: Path) -> None:
     plans_first = [f"{step} {method}" for step in steps for method in STEP_METHODS]
     assert names == plans_first + [f"{step} {way}" for way in WAYS for step in steps]
     assert WAYS[-1] == "activation_budget"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_step_with_less_memory_than_it_needs_is_told_of(tmp_path: Path) -> None:
+    """The stand-in has memory enough; that a GPU has not is what the check asks of one."""
+    path = tmp_path / "checks.json"
+    assert in_torch("check_beyond", path, MODEL, 2) is None
+    (told,) = read(path)["checks"]
+    assert told["check"] == "wide, batch 2, with 75 % of eager torch's peak"
+    assert told["sentence"].startswith("recorded in ")
 
 
 @pytest.mark.slow

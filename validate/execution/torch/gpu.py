@@ -1,7 +1,8 @@
 """Torch on a GPU as a backend: streams and events of CUDA, a piece of its memory, pinned memory of the host.
 
 All calls come from one thread, which is ahead of the GPU. An operator of torch is launched with its stream as
-the current one, so that its scratch comes from torch's allocator for that stream. What is launched in every
+the current one, so that its scratch comes from torch's allocator for that stream; large scratch it has to
+take from the place in the pool that the plan has for it. What is launched in every
 step is prepared once (`KeptLaunches`): events, and tensors that are copied. Random states are those of
 the GPU's generator, which the host has: they follow in the order in which operators are issued.
 
@@ -284,8 +285,9 @@ class TorchGpuBackend(OperatorKernels):
     # --- memory ---------------------------------------------------------------------------------------
 
     def allocate(self, bytes: int) -> int:  # noqa: A002
-        """See `Backend`."""
-        return self._allocated(self._gpu.empty, bytes)
+        """See `Backend`; no place of scratch may begin where a piece of torch's allocator does (`Place`)."""
+        unit = self._gpu.alignment
+        return self._allocated(lambda size: self._gpu.empty(unit + size)[unit:], bytes)
 
     def allocate_host(self, bytes: int) -> int:  # noqa: A002
         """See `Backend`."""

@@ -8,6 +8,7 @@ shapes, strides and types of the record, for other strides give other bits. The 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -202,6 +203,7 @@ class OperatorLaunch:
         self._args: list[Any] = []
         self._kwargs: dict[str, Any] = {}
         self._targets: list[tuple[int, Any]] = []
+        self._scratch: AbstractContextManager[None] = nullcontext()
 
     def __call__(self, addresses: Mapping[str, int], first: int) -> None:  # noqa: ARG002
         """Run the operator; the thread is left with its settings, which are mostly those of the next."""
@@ -221,12 +223,14 @@ class OperatorLaunch:
         """Run the operator, whatever settings and random numbers there are."""
         if addresses is not self._addresses and addresses != self._addresses:
             self._bind(addresses)
-            returned = self._overload(*self._args, **self._kwargs)
+            with self._scratch:
+                returned = self._overload(*self._args, **self._kwargs)
             _require_recorded(self.kernel, returned, addresses)
         else:
             if self._varying:
                 self._vary()
-            returned = self._overload(*self._args, **self._kwargs)
+            with self._scratch:
+                returned = self._overload(*self._args, **self._kwargs)
         if self._targets:
             made = leaves_of(returned)
             for position, target in self._targets:
@@ -243,6 +247,9 @@ class OperatorLaunch:
             places = map(at.tensor, new_results(operator))
             self._kwargs |= dict(zip(operator.out.names, places, strict=True))
         self._targets = [(position, at.tensor(result)) for position, result in self._copied]
+        if operator.segments_bytes:
+            device = self.kernel.moment.device
+            self._scratch = device.scratch_at(addresses["workspace"], operator.segments_bytes)
 
     def _vary(self) -> None:
         """Make those arguments that follow from numbers of the optimizer."""
@@ -274,7 +281,7 @@ class OperatorKernels:
 
     def algorithms(self, kernel: OperatorKernel) -> list[tuple[str, int]]:
         """See `Backend`."""
-        return [("operator", kernel.operator.scratch_bytes)]
+        return [("operator", kernel.operator.segments_bytes or kernel.operator.scratch_bytes)]
 
     def prepare(self, kernel: OperatorKernel) -> OperatorLaunch:
         """See `Backend`."""

@@ -3,7 +3,8 @@
 Operators are measured as they will run: in the step's order, on its data, each between two others, by the
 executor and without a budget. An operator's time is what it adds to its stream, from the end of the one
 before to its own end; the median of several steps counts. Its workspace is the scratch that was measured when
-the step was recorded.
+the step was recorded. A step that a GPU has too little memory for without a budget has the times of its
+recording.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ....instances.importers.torch_step.devices import device_of
 from ....instances.importers.torch_step.instance import step_instance
 from ....instances.importers.torch_step.steps import MakeTrainingStep, record_made
 from ....instances.profile import Profile, TaskTimes, TrainingStep
+from ..device import DeviceError
 from ..profiling.copies import Copies
 from ..profiling.host_costs import launch_times, mapping_times
 from ..profiling.profiler import MOST_COPIES, machine_of, middle_half
@@ -46,6 +48,8 @@ def profile_step(
     """Measure the training step that a function makes, where its module is.
 
     Every tensor of the step has a place of its own, so that this takes more memory than eager torch does.
+    Where a GPU has too little for that, operators have the times at which they were recorded, each by itself,
+    and ``recorded`` in the ``meta`` lists the batch size.
 
     Parameters
     ----------
@@ -67,7 +71,7 @@ def profile_step(
     Raises
     ------
     PebblerError
-        When the step cannot be recorded, or there is too little memory.
+        When the step cannot be recorded, or the host has too little memory.
     """
     if repeat < 1 or not batches:
         raise PebblerError("there is nothing to measure; give a batch size, and 1 step or more")
@@ -96,6 +100,7 @@ class _Size:
     ) -> None:
         self.batch = batch
         self.times: list[list[int]] = []
+        self.is_recorded = False
         self._seed = seed
         self._made: list[tuple[Any, ...]] = []
 
@@ -116,7 +121,19 @@ class _Size:
         """Take steps, and yield how often each operator has been measured."""
         module, _, inputs, *optimizer = self._made.pop()
         torch.manual_seed(self._seed)
-        with StepExecutor([self._planned], module, optimizer[0] if optimizer else None) as step:
+        try:
+            executor = StepExecutor([self._planned], module, optimizer[0] if optimizer else None)
+        except DeviceError as error:
+            if device_of(self.record.device).scratch_in_pool:
+                raise
+            _log.info(
+                "%s: operators keep the times of the recording, as %s", self._planned.instance.name, error
+            )
+            self.is_recorded = True
+            self.times.append([task.algorithms[0].duration_ns for task in self._planned.instance.tasks])
+            yield 1
+            return
+        with executor as step:
             step(*inputs)  # once for what is loaded and chosen at first
             for number in range(1, repeat + 1):
                 step(*inputs)
@@ -168,6 +185,7 @@ def _with_tasks(whole: Profile, measured: Sequence[_Size], *, complete: bool) ->
             "complete": complete,
             "executions": min((len(size.times) for size in done), default=0),
             "not_measured": [],
+            "recorded": [size.batch for size in done if size.is_recorded],
             "not_deterministic": [],
             "median_spread": round(statistics.median(spread), 4) if spread else None,
         },

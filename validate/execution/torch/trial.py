@@ -50,8 +50,8 @@ def attempt_step(
     repeat
         Number of timed steps.
     reference
-        Whether to train with eager torch first, which needs memory for all data. Without it, nothing is
-        compared.
+        Whether to train with eager torch first, which needs memory for all data; where a GPU has too little,
+        CUDA moves it meanwhile, and there is no time of eager torch. Without it, nothing is compared.
     seed
         Of parameters, inputs and whatever the step draws.
 
@@ -67,7 +67,7 @@ def attempt_step(
     eager_ns = None
     if reference:
         _log.info("%s: with eager torch", planned.instance.name)
-        losses, left, eager_ns = _eagerly(planned, make_step, batch, clip, repeat, seed)
+        losses, left, eager_ns = _reference(planned, make_step, batch, clip, repeat, seed)
         gc.collect()
     module, _, inputs, optimizer = _made(make_step, batch, seed)
     found, executions = [], []
@@ -78,7 +78,7 @@ def attempt_step(
             found.append(step(*inputs))
             step.poison = False
             executions.append(_execution(step.timed, found[-1]))
-        same = [have_same_bits(one, other) for one, other in zip(found, losses, strict=False)]
+        same = [have_same_bits(one.cpu(), other) for one, other in zip(found, losses, strict=False)]
         ours = _on_host(module, optimizer)
         same += [have_same_bits(ours[name], tensor) for name, tensor in left.items()]
         errors = [_distance(ours[name], tensor) for name, tensor in left.items()]
@@ -109,6 +109,27 @@ def _made(make_step: MakeTrainingStep, batch: int, seed: int) -> tuple[Any, Any,
     return module, step, inputs, optimizer[0] if optimizer else None
 
 
+def _reference(
+    planned: PlannedStep,
+    make_step: MakeTrainingStep,
+    batch: int,
+    clip: float | None,
+    repeat: int,
+    seed: int,
+) -> tuple[list[Any], dict[TensorName, Any], int | None]:
+    """As `_eagerly`; without a time where eager torch has too little memory for it."""
+    try:
+        return _eagerly(planned, make_step, batch, clip, repeat, seed)
+    except torch.OutOfMemoryError:
+        _log.info("%s: too little memory for eager torch; CUDA moves it meanwhile", planned.instance.name)
+    gc.collect()  # what the step has left
+    device = device_of(planned.record.device)
+    device.let_go()
+    with device.beyond():
+        losses, left, _ = _eagerly(planned, make_step, batch, clip, repeat, seed)
+    return losses, left, None
+
+
 def _eagerly(
     planned: PlannedStep,
     make_step: MakeTrainingStep,
@@ -117,13 +138,16 @@ def _eagerly(
     repeat: int,
     seed: int,
 ) -> tuple[list[Any], dict[TensorName, Any], int]:
-    """Return losses of steps with eager torch, all that is left of the last one, and their median time."""
+    """Return losses of steps with eager torch, all that is left of the last one, and their median time.
+
+    Everything is on the host.
+    """
     module, step, inputs, optimizer = _made(make_step, batch, seed)
     device, losses, times = device_of(planned.record.device), [], []
     for _ in range(repeat + 1):
         device.synchronize()
         begin = time.perf_counter_ns()
-        losses.append(_step_eagerly(module, step, inputs, optimizer, clip).clone())
+        losses.append(_step_eagerly(module, step, inputs, optimizer, clip).to("cpu", copy=True))
         device.synchronize()
         times.append(time.perf_counter_ns() - begin)
     return losses, _on_host(module, optimizer), median_low(times[1:])

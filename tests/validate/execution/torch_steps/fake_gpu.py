@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
@@ -16,12 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from pebbler.instances.importers.torch_cuda import Gpu
+from pebbler.instances.importers.torch_cuda import Gpu, Place
 from pebbler.instances.importers.torch_step.devices import Processor
 from pebbler.instances.importers.torch_step.memory import Allocations
 from pebbler.validate.execution.cpu.memory import Memory
 from pebbler.validate.execution.cpu.threads import CpuEvent, CpuStream
 from pebbler.validate.execution.device import DeviceError
+
+SEGMENT = 4096
+"""Bytes that the allocator takes at once."""
 
 
 class FakeCudaError(RuntimeError):
@@ -35,6 +39,40 @@ class FakeEvent:
         self.point: CpuEvent | None = None
 
 
+class FakePlace(Place):
+    """Leaves NaN in the place, as an operator could; what the stand-in itself gives out comes from there."""
+
+    def __init__(self, gpu: FakeGpu, address: int, size: int) -> None:
+        self.segments = []
+        self._gpu, self._address, self._size = gpu, address, size
+        self._users: list[weakref.ref[Any]] = []
+
+    def __enter__(self) -> None:
+        ctypes.memset(self._address, 0xFF, self._size)
+        self._gpu.places.append((self._address, self._size))
+        self._gpu.place = self
+
+    def __exit__(self, *raised: object) -> None:
+        self._gpu.place = None
+        ctypes.memset(self._address, 0xFF, self._size)
+
+    def give(self, size: int) -> Any:
+        """Return memory: a segment that is free, or a new one."""
+        free = [k for k, user in enumerate(self._users) if user() is None and size <= self.segments[k]]
+        k = free[0] if free else len(self.segments)
+        begin = sum(self.segments[:k])
+        if not free:
+            if begin + size > self._size:
+                raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes")
+            self.segments.append(size)
+            self._users.append(weakref.ref(self))
+        given = torch.frombuffer(
+            (ctypes.c_char * size).from_address(self._address + begin), dtype=torch.uint8
+        )
+        self._users[k] = weakref.ref(given)
+        return given
+
+
 class FakeGpu(Gpu):
     """A GPU that is the processor.
 
@@ -46,6 +84,10 @@ class FakeGpu(Gpu):
         Names of the methods that were called.
     launches
         How many are left until one fails; None: as many as anybody likes.
+    places
+        Addresses and sizes of the places in which operators ran with large scratch.
+    place
+        The one in which an operator runs now.
     """
 
     key = "CPU"
@@ -59,7 +101,10 @@ class FakeGpu(Gpu):
         self._processor = Processor()
         self._streams: list[CpuStream] = []
         self._aborted = threading.Event()
+        self.is_beyond = False
         self.calls: set[str] = set()
+        self.places: list[tuple[int, int]] = []
+        self.place: FakePlace | None = None
 
     def __getattribute__(self, name: str) -> Any:
         if callable(getattr(Gpu, name, None)) and not name.startswith("_"):
@@ -92,6 +137,13 @@ class FakeGpu(Gpu):
             yield found
         found.peak_bytes = -(-found.peak_bytes // self.alignment) * self.alignment
 
+    def segments_of(self, work: Callable[[], object], peak_bytes: int) -> int:
+        """Each request is a segment, and the allocator has none that is smaller than `SEGMENT`."""
+        with self._processor.allocations() as found:
+            work()
+        assert found.peak_bytes <= peak_bytes
+        return -(-found.peak_bytes // SEGMENT) * SEGMENT
+
     def timed(self, work: Callable[[], Any]) -> tuple[Any, int]:
         return self._processor.timed(work)
 
@@ -100,6 +152,8 @@ class FakeGpu(Gpu):
     def empty(self, size: int) -> Any:
         if size > self.memory_bytes:
             raise FakeCudaError(f"CUDA out of memory. Tried to allocate {size} bytes")
+        if self.place is not None:
+            return self.place.give(size)
         whole = torch.full((size + self.alignment,), 0xFF, dtype=torch.uint8)
         begin = -whole.data_ptr() % self.alignment
         return torch.from_numpy(whole.numpy()[begin : begin + size])
@@ -113,6 +167,21 @@ class FakeGpu(Gpu):
         found = (ctypes.c_char * size).from_address(address)
         found.keeper = keeper  # type: ignore[attr-defined]
         return torch.frombuffer(found, dtype=torch.uint8).untyped_storage()
+
+    def scratch_at(self, address: int, size: int) -> Place:
+        return FakePlace(self, address, size)
+
+    @contextmanager
+    def beyond(self) -> Iterator[None]:
+        self.is_beyond = True
+        yield
+        self.is_beyond = False
+
+    def let_go(self) -> None:
+        """Nothing is kept."""
+
+    def held_bytes(self) -> int:
+        return 0
 
     def copy_all(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
         for target, source in zip(targets, sources, strict=True):

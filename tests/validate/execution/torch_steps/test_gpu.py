@@ -34,6 +34,7 @@ from pebbler.instances.importers.torch_step.devices import Processor, common_dev
 from pebbler.instances.importers.torch_step.instance import step_instance  # noqa: E402
 from pebbler.instances.importers.torch_step.steps import record_step  # noqa: E402
 from pebbler.instances.importers.torch_step.storages import Storages  # noqa: E402
+from pebbler.instances.profile import Profile  # noqa: E402
 from pebbler.validate.execution.device import DeviceError  # noqa: E402
 from pebbler.validate.execution.torch import gpu as backends  # noqa: E402
 from pebbler.validate.execution.torch.gpu import TorchGpuBackend  # noqa: E402
@@ -228,6 +229,93 @@ def test_a_budget_on_a_gpu_has_room_for_the_scratch_that_the_allocator_gives_out
     assert not any(algorithm.workspace_bytes for task in plan.instance.tasks for algorithm in task.algorithms)
 
 
+@pytest.mark.parametrize(("make", "options"), [(small_cnn, {}), (small_gpt, RECOMPUTED)])
+def test_large_scratch_has_a_place_in_the_pool(
+    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, make: Make, options: dict[str, Any]
+) -> None:
+    """Wherever an operator is, its place is NaN when it begins and when it ends."""
+    monkeypatch.setattr(gpu, "large_bytes", 1024)
+    budget = "90%" if options else "1.1xMmin"
+    plan = planned(make, budget, **{"method": "modnn"} | options)
+    tasks = [operator for operator in plan.record.operators if operator.kind == "task"]
+    large = {operator.name for operator in tasks if operator.scratch_bytes > gpu.large_bytes}
+    given = {task.name: task.algorithms[0].workspace_bytes for task in plan.instance.tasks}
+    assert {name for name, size in given.items() if size} == large
+    assert large < given.keys()
+    assert all(
+        given[one.name] == one.segments_bytes >= one.scratch_bytes for one in tasks if one.name in large
+    )
+    assert_trains_as_eager(make, plan, steps=3)
+    made = made_by(make)
+    gpu.places.clear()
+    with executor_of(plan, made) as step:
+        step(*made[2])
+        runs = [one.task for one in plan.schedule.operations if one.kind == "run"]
+        sizes = [given[plan.instance.tasks[task].name] for task in runs]
+    assert [size for _, size in gpu.places] == [size for size in sizes if size]
+
+
+def test_large_scratch_is_measured_without_a_trace(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running statistics, parameters and random states are those of a step that is recorded once."""
+    for make in (small_cnn, small_gpt):
+        found = []
+        for large in (0, sys.maxsize):
+            monkeypatch.setattr(gpu, "large_bytes", large)
+            module, step, inputs, optimizer = made_by(make)
+            record = record_step(module, step, inputs, optimizer, clip=CLIP)
+            found.append(record)
+        with_places, without = found
+        assert any(one.segments_bytes for one in with_places.operators)
+        assert not any(one.segments_bytes for one in without.operators)
+        assert [one.name for one in with_places.operators] == [one.name for one in without.operators]
+        assert [one.manner for one in with_places.operators] == [one.manner for one in without.operators]
+        assert with_places.draws == without.draws
+
+
+def test_a_step_that_needs_more_than_the_gpu_has_is_recorded_and_compared(
+    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "large_bytes", 1024)
+
+    def wide(batch: int) -> Made:
+        module, step, inputs, optimizer = small_cnn(batch)
+
+        def short(*given: Any) -> Any:
+            if not gpu.is_beyond:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate much")
+            return step(*given)
+
+        return module, short, inputs, optimizer
+
+    made = made_by(wide)
+    before = state_of(made)
+    plan = planned(wide, "1.1xMmin", method="modnn")
+    assert not gpu.is_beyond
+    assert are_equal(state_of(made), before)
+    usual = planned(small_cnn, "1.1xMmin", method="modnn")
+    names = [operator.name for operator in usual.record.operators]
+    assert [operator.name for operator in plan.record.operators] == names
+    assert plan.record.eager_peak_bytes == usual.record.eager_peak_bytes
+    step = PlannedStep(plan.record, plan.instance, plan.schedule)
+    trial = attempt_step(step, wide, BATCH, clip=CLIP, repeat=1)
+    assert trial.identical
+    assert trial.reference_ns is None
+    assert attempt_step(step, small_cnn, BATCH, clip=CLIP, repeat=1).reference_ns is not None
+
+
+def test_other_failures_are_not_tried_again(gpu: FakeGpu) -> None:
+    module, _, inputs, optimizer = made_by(small_cnn)
+    calls = []
+
+    def step(*_: Any) -> Any:
+        calls.append(gpu.is_beyond)
+        raise ValueError("no")
+
+    with pytest.raises(PebblerError, match=r"the step failed.*no"):
+        record_step(module, step, inputs, optimizer)
+    assert calls == [False]
+
+
 def test_a_gpu_with_too_little_memory_is_told(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(noisy, "1GiB", method="network-wide")
     made = made_by(noisy)
@@ -251,7 +339,7 @@ def test_a_closed_step_keeps_no_memory(gpu: FakeGpu, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(gpu, "empty", noted)
     made = made_by(small_cnn)
     step = plan.bind(made[0], made[3])
-    (pool,) = [piece for size, piece in pieces if size == step.plan.areas["pool"]]
+    (pool,) = [piece for size, piece in pieces if size == gpu.alignment + step.plan.areas["pool"]]
     for _ in range(2):
         step(*made[2])
     timed = step.timed
@@ -328,12 +416,27 @@ def test_a_step_on_a_gpu_is_measured_and_tried(gpu: FakeGpu) -> None:
     assert len(trial.operations) == len(plan.schedule.operations)
 
 
+def test_a_step_that_does_not_fit_without_a_budget_has_the_times_of_its_recording(
+    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "memory_bytes", 1 << 16)
+    kept: list[Profile] = []
+    profile = profile_step("small", small_cnn, (BATCH,), clip=CLIP, repeat=3, keep=kept.append)
+    assert profile.meta["recorded"] == [BATCH]
+    assert profile.meta["complete"]
+    assert len(kept) == 2
+    plan = planned(small_cnn, "1.2xMmin", method="modnn", profile=profile)
+    recorded = [one.scratch_bytes for one in plan.record.operators if one.kind == "task"]
+    assert len(recorded) == len(profile.tasks)
+    assert all(one.algorithms[0].duration_ns > 0 for one in profile.tasks)
+
+
 # --- the surface --------------------------------------------------------------------------------------
 
 
 def test_the_stand_in_has_the_methods_of_a_gpu() -> None:
     for name, method in vars(Gpu).items():
-        if not name.startswith("_") and name not in ("alignment", "scratch_in_pool"):
+        if not name.startswith("_") and name not in ("alignment", "scratch_in_pool", "large_bytes"):
             assert name in vars(FakeGpu), name
             if inspect.isfunction(method):
                 assert inspect.signature(method) == inspect.signature(getattr(FakeGpu, name)), name
