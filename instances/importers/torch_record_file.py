@@ -80,6 +80,8 @@ class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     scratch_bytes: Natural
     duration_ns: Natural
     segments_bytes: Natural = 0
+    idle: tuple[Natural, ...] = ()
+    then: tuple[OperatorEntry, ...] = ()
 
 
 class TensorEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -238,6 +240,8 @@ def _operator_entry(operator: StepOperator) -> OperatorEntry:
         manner=operator.manner,
         scratch_bytes=operator.scratch_bytes,
         segments_bytes=operator.segments_bytes,
+        idle=operator.idle,
+        then=tuple(map(_operator_entry, operator.then)),
         duration_ns=operator.duration_ns,
     )
 
@@ -314,7 +318,9 @@ class _Reader:
         kwargs = {name: self._read(where, value) for name, value in entry.kwargs.items()}
         results = self._read(where, entry.results)
         overload = self._overload(where, entry.overload)
-        self._require_touched(where, entry, (args, kwargs, results))
+        then = tuple(self._operator(k, following) for following in entry.then)
+        trees = [(one.args, one.kwargs, one.results) for one in then]
+        self._require_touched(where, entry, ((args, kwargs, results), *trees))
         out = out_form(overload, self._key) if entry.manner == "out" else None
         if entry.manner == "out" and out is None:
             raise FormatError(f"{where}: torch has no overload of {entry.overload} that writes to 'out'")
@@ -338,6 +344,8 @@ class _Reader:
             out=out,
             scratch_bytes=entry.scratch_bytes,
             segments_bytes=entry.segments_bytes,
+            idle=entry.idle,
+            then=then,
             duration_ns=entry.duration_ns,
         )
 
@@ -346,7 +354,8 @@ class _Reader:
         listed = (*entry.reads, *entry.outputs, *entry.updates)
         found = {leaf.storage for leaf in leaves_of(trees) if isinstance(leaf, Reference)}
         fits = {*listed} == found if entry.kind in ("task", "host") else {*listed} <= found
-        if not fits or len({*listed}) < len(listed) or not {*entry.hidden} <= found:
+        unseen = {*entry.idle} <= {*entry.hidden} <= found
+        if not fits or len({*listed}) < len(listed) or not unseen:
             raise FormatError(
                 f"{where}: reads, outputs and updates are not those of its tensors, each in one of them"
             )

@@ -32,7 +32,9 @@ def filled(tree: Any, tensor_of: TensorOf, values: Mapping[ScalarInput, float]) 
 
 
 def perform(operator: StepOperator, tensor_of: TensorOf, values: Mapping[ScalarInput, float]) -> None:
-    """Run an operator on the tensors of its references, in its own manner; views and allocations do nothing.
+    """Run an operator on the tensors of its references, in its own manner, and what follows at once.
+
+    Views and allocations do nothing.
 
     Parameters
     ----------
@@ -48,8 +50,11 @@ def perform(operator: StepOperator, tensor_of: TensorOf, values: Mapping[ScalarI
     No tensor may require gradients. Where the operator draws, the generator must be in the state of
     ``operator.draw.before``.
     """
-    if operator.kind in ("view", "allocation"):
-        return
+    for call in operator.calls if operator.kind not in ("view", "allocation") else ():
+        _perform(call, tensor_of, values)
+
+
+def _perform(operator: StepOperator, tensor_of: TensorOf, values: Mapping[ScalarInput, float]) -> None:
     args = filled(operator.args, tensor_of, values)
     kwargs = filled(operator.kwargs, tensor_of, values)
     with torch.set_grad_enabled(operator.grad_mode):

@@ -109,13 +109,14 @@ def step_instance(
         raise PebblerError(f"{name}: the step has no operator that computes; record one that trains")
     chosen = [record.operators[k] for k in operators]
     touched = {d for operator in chosen for d in (*operator.reads, *operator.outputs, *operator.updates)}
-    rewritten = {d for operator in chosen for d in operator.updates}
+    idle = _idle(chosen)
+    rewritten = {d for operator in chosen for d in operator.updates} - idle
     kept = rewritten | _of_optimizer(chosen)
     storages: list[int] = []
     resident: list[int] = []
     for d, storage in enumerate(record.storages):
         if storage.bytes and not storage.on_host and d in touched:
-            moves = storage.role in _LASTING and (lasting != "resident" or d in rewritten)
+            moves = storage.role in _LASTING and d not in idle and (lasting != "resident" or d in rewritten)
             is_block = storage.role in ("data", "gradient", "input") or moves
             if storage.role == "data" and storage.bytes <= ALIGNMENT and d not in kept:
                 is_block = False
@@ -157,6 +158,7 @@ def step_instance(
                 recomputable=recompute
                 and operator.may_run_again
                 and bool(blocks(operator.outputs))
+                and not blocks(operator.updates)
                 and _side(operator, optimizer_on) == "device",
             )
             for operator, algorithm in zip(chosen, measured, strict=True)
@@ -307,6 +309,22 @@ def _block(storage: StepStorage, costs: _Costs, lasting: Lasting, at_end: bool) 
         initially="carried" if carried else here,
         finally_="device" if (lasts and not carried) or at_end else "anywhere",
     )
+
+
+def _idle(operators: list[StepOperator]) -> set[int]:
+    """Return the storages that only operators rewrite which may run again for all that, and leave them alone.
+
+    Who reads one and may run again, such as batch norm's backward pass, does so behind the last of these, so
+    that it reads the same again.
+    """
+    last = {d: k for k, operator in enumerate(operators) for d in operator.idle}
+    return last.keys() - {
+        d
+        for k, operator in enumerate(operators)
+        for d in (*operator.reads, *operator.outputs, *operator.updates)
+        if d in last and d not in operator.idle
+        if d not in operator.reads or (operator.may_run_again and k < last[d])
+    }
 
 
 def _of_optimizer(operators: list[StepOperator]) -> set[int]:

@@ -158,6 +158,9 @@ class StepOperator:
     hidden
         Those that it rewrites though its schema does not say so, such as batch norm's running statistics.
         They were found by comparing the bytes of all operands before and after.
+    idle
+        Those of `hidden` that its results do not depend on, as it turned out: batch norm's running statistics
+        while it trains. The operator may run again if that leaves them alone.
     draw
         Where it takes random numbers from; None: it takes none.
     grad_mode
@@ -199,11 +202,19 @@ class StepOperator:
     scratch_bytes: int
     duration_ns: int
     segments_bytes: int = 0
+    idle: tuple[int, ...] = ()
+    then: tuple[StepOperator, ...] = ()
+
+    @property
+    def calls(self) -> tuple[StepOperator, ...]:
+        """Itself and what follows at once."""
+        return (self, *self.then)
 
     @property
     def may_run_again(self) -> bool:
         """Whether it only makes new data, the same each time: where it draws, from the same state."""
-        return self.kind == "task" and bool(self.outputs) and not self.updates and self.manner != "in place"
+        rewrites = {*self.updates} - {*self.idle}
+        return self.kind == "task" and bool(self.outputs) and not rewrites and self.manner != "in place"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -282,7 +293,8 @@ class StepRecord:
 
 def scalars_of(operators: Iterable[StepOperator], guards: Iterable[Guard]) -> set[ScalarInput]:
     """Return the numbers of the optimizer that operators and choices follow from."""
-    leaves = [leaf for operator in operators for leaf in leaves_of((operator.args, operator.kwargs))]
+    calls = [call for operator in operators for call in operator.calls]
+    leaves = [leaf for call in calls for leaf in leaves_of((call.args, call.kwargs))]
     found = [leaf for leaf in leaves if isinstance(leaf, ScalarInput | Formula)]
     return set().union(*map(inputs_of, [*found, *(guard.condition for guard in guards)]))
 

@@ -23,7 +23,7 @@ from .record import Draw, Kind, Manner, Phase, Reference, StepOperator, TensorNa
 from .refusals import require_replayable
 from .scalars import Expression, Formula, Guard, ScalarInput, Traced
 from .storages import Storages
-from .trials import Trial, repeatable, try_out
+from .trials import Trial, idle_of, repeatable, try_out
 
 _ALLOCATE = {
     "aten::empty",
@@ -222,7 +222,7 @@ class Recorder(TorchDispatchMode):
             raise StepError(_NEW_STATE if self._updating else _FOREIGN)
         self._note(call, label, phase)
         if self._known:
-            self._repeat(args, kwargs, operands)
+            self._repeat(args, kwargs, operands, returned)
             self.storages.measure()
             if self.operators[-1].manner == "copied":
                 new = [tensor for d, tensor in made.items() if d not in operands]
@@ -231,9 +231,13 @@ class Recorder(TorchDispatchMode):
                 )
         return returned
 
-    def _repeat(self, args: tuple[Any, ...], kwargs: dict[str, Any], operands: dict[int, Any]) -> None:
+    def _repeat(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], operands: dict[int, Any], returned: Any
+    ) -> None:
         """Run the last operator again where that tells what its run did not."""
         operator, device = self.operators[-1], self._device
+        idle = idle_of(operator, args, kwargs, operands, returned, device)
+        self.operators[-1] = operator = replace(operator, idle=idle)
         is_large = operator.scratch_bytes > device.large_bytes
         if operator.kind != "task" or not (is_large or device.is_beyond):
             return

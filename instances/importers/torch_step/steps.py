@@ -19,6 +19,7 @@ from ..torch_cuda import count_gpus
 from ..torch_refusals import explained, loss_in, loss_of
 from .devices import Device, common_device
 from .memory import aligned, key_of
+from .merging import merged
 from .persistent import create_states, find_tensors, grouped_parameters, kept_as_they_are
 from .provenance import fixed_settings, traced_groups
 from .record import Reference, StepOperator, StepRecord, StepStorage, TensorName, scalars_of
@@ -191,7 +192,7 @@ def _recorded(
     training = {name: part.training for name, part in module.named_modules()}
     guards = {guard: None for run in runs for guard in run.guards}
     _require_one_way(guards)
-    last, operators = runs[-1], _joined(runs)
+    last, operators = runs[-1], merged(_joined(runs))
     touched = {d for operator in operators for d in (*operator.reads, *operator.outputs, *operator.updates)}
     unneeded = {name for name in created if last.tensors[name].storage not in touched}
     return StepRecord(

@@ -12,8 +12,8 @@ import torch
 
 from .calls import new_results, out_form
 from .devices import Device
-from .memory import bytes_of, fresh, key_of, reference_to, tensor_at
-from .record import Reference, StepOperator, mapped
+from .memory import bytes_of, fresh, have_same_bits, key_of, reference_to, tensor_at
+from .record import Reference, StepOperator, leaves_of, mapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,45 @@ def repeatable(
     finally:
         device.set_rng_state(generator)
         device.copy_all(written, before)
+
+
+def idle_of(
+    operator: StepOperator,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    operands: dict[int, Any],
+    returned: Any,
+    device: Device,
+) -> tuple[int, ...]:
+    """Return what an operator rewrites unseen and does not depend on: all of it, or nothing.
+
+    It runs once more, with NaN there, and has to return the same bits.
+
+    Parameters
+    ----------
+    operator
+        The operator, as it has just been recorded.
+    args, kwargs, returned
+        What it was called with, and returned.
+    operands
+        The tensors among its arguments by storage.
+    device
+        Where they are.
+    """
+    if operator.kind != "task" or not operator.hidden or operator.draw is not None:
+        return ()
+    sizes = {d: operands[d].untyped_storage().nbytes() for d in operator.hidden}
+    others = {key_of(operands[d]): fresh(size, device.name) for d, size in sizes.items()}
+
+    def other(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and key_of(leaf) in others:
+            return tensor_at(reference_to(leaf, 0), others[key_of(leaf)])
+        return leaf
+
+    again = operator.overload(*mapped(other, args), **mapped(other, kwargs))
+    pairs = zip(leaves_of(again), leaves_of(returned), strict=True)
+    tensors = [pair for pair in pairs if isinstance(pair[0], torch.Tensor)]
+    return operator.hidden if tensors and all(have_same_bits(*pair) for pair in tensors) else ()
 
 
 def _reduces(operator: StepOperator) -> bool:

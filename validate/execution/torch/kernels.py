@@ -7,9 +7,9 @@ shapes, strides and types of the record, for other strides give other bits. The 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -46,6 +46,8 @@ class Moment:
         States of the generator by the numbers that the record has for them, as far as they are known.
     threads
         Threads of each operator: as many as eager torch has.
+    ran
+        Names of the operators that have run in the step, of those for which it matters.
     """
 
     device: Device
@@ -53,11 +55,13 @@ class Moment:
     values: Mapping[ScalarInput, float] = field(default_factory=dict)
     generator: dict[int, Any] = field(default_factory=dict)
     threads: int = 1
+    ran: set[str] = field(default_factory=set)
 
     def begin(self, values: Mapping[ScalarInput, float]) -> None:
         """Begin a step."""
         self.values, self.threads = values, torch.get_num_threads()
         self.generator = {0: self.device.rng_state()}
+        self.ran.clear()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,7 +165,8 @@ class RecordedStep:
     def _kernel(self, operator: StepOperator) -> OperatorKernel:
         touched = dict.fromkeys(
             reference.storage
-            for reference in leaves_of((operator.args, operator.kwargs, operator.results))
+            for call in operator.calls
+            for reference in leaves_of((call.args, call.kwargs, call.results))
             if isinstance(reference, Reference)
         )
         operands = {
@@ -204,6 +209,8 @@ class OperatorLaunch:
         self._kwargs: dict[str, Any] = {}
         self._targets: list[tuple[int, Any]] = []
         self._scratch: AbstractContextManager[None] = nullcontext()
+        self._is_again = False
+        self._then = [OperatorLaunch(replace(kernel, operator=following)) for following in operator.then]
 
     def __call__(self, addresses: Mapping[str, int], first: int) -> None:  # noqa: ARG002
         """Run the operator; the thread is left with its settings, which are mostly those of the next."""
@@ -221,6 +228,8 @@ class OperatorLaunch:
 
     def compute(self, addresses: Mapping[str, int]) -> None:
         """Run the operator, whatever settings and random numbers there are."""
+        if self.kernel.operator.idle:
+            self._look_back()
         if addresses is not self._addresses and addresses != self._addresses:
             self._bind(addresses)
             with self._scratch:
@@ -235,11 +244,20 @@ class OperatorLaunch:
             made = leaves_of(returned)
             for position, target in self._targets:
                 target.copy_(made[position])
+        for following in self._then:
+            following.compute(addresses)
+
+    def _look_back(self) -> None:
+        """Find out whether the operator runs again: then what it rewrites for later steps stays as it is."""
+        again = self.kernel.task in self._moment.ran
+        self._moment.ran.add(self.kernel.task)
+        if again is not self._is_again:
+            self._is_again, self._addresses = again, None
 
     def _bind(self, addresses: Mapping[str, int]) -> None:
         """Make all arguments, and what results are copied to."""
         operator, values = self.kernel.operator, self.kernel.moment.values
-        at = _Memory(self.kernel, addresses)
+        at = _Memory(self.kernel, addresses, operator.idle if self._is_again else ())
         self._addresses = addresses
         self._args = list(filled(operator.args, at.tensor, values))
         self._kwargs = filled(operator.kwargs, at.tensor, values)
@@ -293,12 +311,19 @@ class OperatorKernels:
 
 
 class _Memory:
-    """Tensors at the addresses of a launch; those that share a storage in the record share one."""
+    """Tensors at the addresses of a launch; those that share a storage in the record share one.
 
-    def __init__(self, kernel: OperatorKernel, addresses: Mapping[str, int]) -> None:
+    Storages that are spared have other memory.
+    """
+
+    def __init__(
+        self, kernel: OperatorKernel, addresses: Mapping[str, int], spare: Iterable[int] = ()
+    ) -> None:
         self._kernel = kernel
         self._addresses = addresses
         self._storages: dict[int, Any] = dict(kernel.moment.on_host)
+        device = kernel.moment.device
+        self._storages |= {s: device.empty(kernel.sizes[s]).untyped_storage() for s in spare}
 
     def tensor(self, reference: Reference) -> Any:
         """Return the tensor of a reference."""

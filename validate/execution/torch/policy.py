@@ -214,15 +214,21 @@ def _made_forward(record: StepRecord) -> list[int]:
 
 
 def _rewritten(record: StepRecord) -> set[int]:
-    """Return the storages that operators of the forward pass rewrite."""
-    return {s for operator in _forward(record) for s in operator.updates}
+    """Return the storages that operators of the forward pass rewrite, and what is made beside that.
+
+    A policy cannot make them again: batch norm, say, would rewrite its running statistics once more.
+    """
+    operators = _forward(record)
+    made = {s for operator in operators if operator.updates for s in operator.outputs}
+    return made | {s for operator in operators for s in operator.updates}
 
 
 def _forward(record: StepRecord) -> list[StepOperator]:
     return [
-        operator
+        call
         for operator in record.operators
-        if operator.phase == "forward" and operator.overload is not _DETACH
+        for call in operator.calls
+        if call.phase == "forward" and call.overload is not _DETACH
     ]
 
 

@@ -163,7 +163,8 @@ def test_an_instance_of_something_else_is_refused(folder: Path) -> None:
 
 
 def operator_with(record: Any, word: str) -> Any:
-    return next(one for one in record["operators"] if word in one["overload"])
+    calls = (call for one in record["operators"] for call in (one, *one["then"]))
+    return next(call for call in calls if word in call["overload"])
 
 
 EDITS = [
