@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_flatten
 from ...errors import PebblerError
 from ..torch_cuda import count_gpus
 from ..torch_refusals import explained, loss_in, loss_of
+from .calls import merged
 from .devices import Device, common_device
 from .memory import aligned, key_of
-from .merging import merged
 from .persistent import create_states, find_tensors, grouped_parameters, kept_as_they_are
 from .provenance import fixed_settings, traced_groups
 from .record import Reference, StepOperator, StepRecord, StepStorage, TensorName, scalars_of

@@ -13,8 +13,8 @@ torch = needs_torch()
 
 from torch import nn  # noqa: E402
 
+from pebbler.instances.importers.torch_step.calls import merged  # noqa: E402
 from pebbler.instances.importers.torch_step.instance import Lasting, step_instance  # noqa: E402
-from pebbler.instances.importers.torch_step.merging import merged  # noqa: E402
 from pebbler.instances.importers.torch_step.record import Draw, StepOperator, StepRecord  # noqa: E402
 from pebbler.instances.importers.torch_step.scalars import ScalarInput  # noqa: E402
 from pebbler.instances.importers.torch_step.steps import record_step  # noqa: E402
