@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 _SEGMENT = 64 << 20
 """More bytes than torch's allocator adds to any request."""
+
+_COPIED = 32 << 20
+"""Bytes of the copies that tell how quick the link is."""
 
 _GLOBAL = 1
 """CUDA's number for managed memory that every stream may use."""
@@ -317,6 +320,15 @@ class Gpu:
         self.record(end, stream)
         self.reach(end)
         return returned, self.elapsed_ns(begin, end)
+
+    def link(self) -> str:
+        """Measure copies to the host and back: the best of a few of `_COPIED` bytes, in each direction."""
+        here, there = self.empty(_COPIED), torch.from_numpy(self.host_buffer(_COPIED))
+        rates = []
+        for target, source in ((there, here), (here, there)):
+            times = [self.timed(partial(target.copy_, source, non_blocking=True))[1] for _ in range(4)]
+            rates.append(_COPIED / max(1, min(times)) * 1e9)
+        return ",".join(f"{rate:.0f}/s" for rate in rates)
 
     def peak_of(self, step: Callable[[], object], present_bytes: int) -> int | None:
         """Take a step, and return the peak of torch's allocator, with what of the step's was there before."""

@@ -129,7 +129,7 @@ class TorchStepWorkload(Workload):
     profile
         As `pebbler profile --torch` measures it.
     link
-        Of copies to and from the host; without a profile, it must be given.
+        Of copies to and from the host; None: the profile's, or what the device's copies reach.
     weights_as_blocks
         Whether parameters, buffers and the optimizer's states may leave the device within a step.
     steady
@@ -144,7 +144,7 @@ class TorchStepWorkload(Workload):
     Raises
     ------
     PebblerError
-        When torch or the link is missing, the batch is not positive, or another choice is made than there is.
+        When torch is missing, the batch is not positive, or another choice is made than there is.
     """
 
     device: str = field(default="cpu", kw_only=False)
@@ -167,8 +167,6 @@ class TorchStepWorkload(Workload):
             )
         if self.profile is not None:
             self._require_profile(self.profile)
-        elif self.link is None:
-            raise PebblerError(f"{self.name}: give the link between device and host, such as '12GB/s'")
         if self.host_bandwidth is not None:
             raise PebblerError(
                 f"{self.name}: the optimizer takes as long as it was measured; leave 'host_bandwidth' out"
@@ -210,12 +208,16 @@ class TorchStepWorkload(Workload):
 
     def recorded(self) -> StepInstance:
         """Return the instance under a budget of 0, with what its tasks and blocks are in the record."""
+        from .torch_step.devices import device_of
         from .torch_step.instance import step_instance
 
+        record, link = self.record(), self.link
+        if link is None and self.profile is None:
+            link = device_of(record.device).link()
         return step_instance(
-            self.record(),
+            record,
             name=_slug(self.name, self.batch),
-            link=self.link,
+            link=link,
             profile=self.profile,
             lasting=self._lasting(),
             recompute=self.recompute,

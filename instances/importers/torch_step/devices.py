@@ -84,6 +84,9 @@ class Device(Protocol):
     def timed(self, work: Callable[[], Any]) -> tuple[Any, int]:
         """Do some work; return its result and its time in nanoseconds."""
 
+    def link(self) -> str:
+        """Return what copies to the host and back are taken to reach, as `parse_link` reads it."""
+
     def peak_of(self, step: Callable[[], object], present_bytes: int) -> int | None:
         """Take a step, and return the allocator's peak; None where it has none, and no step is taken.
 
@@ -187,6 +190,10 @@ class Processor:
         begin = perf_counter_ns()
         returned = work()
         return returned, perf_counter_ns() - begin
+
+    def link(self) -> str:
+        """Return a rate that memory of the processor reaches; the device is one that it stands for."""
+        return "10GB/s"
 
     def peak_of(self, step: Callable[[], object], present_bytes: int) -> int | None:  # noqa: ARG002
         """Return None: torch's allocator on the CPU keeps no peak."""

@@ -238,7 +238,9 @@ def _add_training(command: argparse.ArgumentParser) -> None:
         "--profile", metavar="PROFILE", help="measured times of operators and copies, for the prediction"
     )
     group.add_argument(
-        "--link", metavar="RATE", help="of copies, for the prediction; default: the profile's, or 10GB/s"
+        "--link",
+        metavar="RATE",
+        help="of copies, for the prediction; default: the profile's, or measured on a GPU, or 10GB/s",
     )
     group.add_argument("--save", type=Path, metavar="FOLDER", help="write the plan, for pebbler.torch.load")
 

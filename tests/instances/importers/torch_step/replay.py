@@ -49,25 +49,32 @@ class Replay:
         def tensor_of(reference: Reference) -> Any:
             return tensor_at(reference, storages[reference.storage])
 
-        def spared(operator: StepOperator) -> Callable[[Reference], Any]:
-            """What an operator that runs again finds in the place of what it must not rewrite."""
-            others = {d: fresh(record.storages[d].bytes) for d in operator.idle}
-            return lambda reference: tensor_at(
-                reference, others.get(reference.storage, storages[reference.storage])
-            )
-
         order = [o for o in record.operators if o.kind == "host"]
         order += [o for o in record.operators if o.kind != "host"]
         for operator in order:
             for again in (False, True)[: 1 + twice(operator)]:
                 if operator.draw is not None:
                     torch.set_rng_state(generator[operator.draw.before])
-                perform(operator, spared(operator) if again else tensor_of, values)
+                perform(operator, sparing(operator, record, tensor_of) if again else tensor_of, values)
                 if operator.draw is not None:
                     generator[operator.draw.after] = torch.get_rng_state()
         torch.set_rng_state(generator[record.last_draw])
         assert all(torch.equal(bytes_of(storages[d]), data) for d, data in constants.items())
         return tensor_of(record.loss).clone()
+
+
+def sparing(
+    operator: StepOperator, record: StepRecord, tensor_of: Callable[[Reference], Any]
+) -> Callable[[Reference], Any]:
+    """Other memory for what an operator must not rewrite when it runs again."""
+    others = {d: fresh(record.storages[d].bytes) for d in operator.idle}
+
+    def found(reference: Reference) -> Any:
+        if reference.storage in others:
+            return tensor_at(reference, others[reference.storage])
+        return tensor_of(reference)
+
+    return found
 
 
 def training(

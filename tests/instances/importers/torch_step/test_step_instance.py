@@ -30,7 +30,7 @@ from pebbler.instances.importers.torch_step.record import Reference, StepRecord,
 from pebbler.instances.importers.torch_step.steps import record_step  # noqa: E402
 
 from .models import cnn, gpt, half_gpt, perceptron  # noqa: E402
-from .replay import seeded, training  # noqa: E402
+from .replay import seeded, sparing, training  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +94,7 @@ def execute(
             waiting.setdefault(released, []).append(residence)
     left = {id(r): {*r.released_after} for r in schedule.residences}
     generator = {0: torch.get_rng_state()}
+    ran: set[int] = set()
     for operator in record.operators:
         if operator.kind == "host":
             perform(operator, tensor_of, values)
@@ -109,7 +110,9 @@ def execute(
             operator = record.operators[step.operators[operation.task]]
             if operator.draw is not None:
                 torch.set_rng_state(generator[operator.draw.before])
-            perform(operator, tensor_of, values)
+            spared = sparing(operator, record, tensor_of) if operation.task in ran else tensor_of
+            ran.add(operation.task)
+            perform(operator, spared, values)
             if operator.draw is not None:
                 generator[operator.draw.after] = torch.get_rng_state()
         for residence in waiting.get(operation.id, ()):
@@ -334,7 +337,6 @@ def test_a_workload_records_the_step_once_and_has_one_round() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({}, "give the link between device and host"),
         ({"link": "12GB/s", "device": "v100"}, "recorded where its module is, with times of its own"),
         ({"link": "1GB/s", "steady": True, "optimizer": "sgd"}, "the optimizer is what make_step returns"),
         ({"link": "wide"}, "'wide' is not a link"),

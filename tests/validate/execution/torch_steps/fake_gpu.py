@@ -225,6 +225,9 @@ class FakeGpu(Gpu):
     def sleep(self, stream: Any, duration_ns: int) -> None:
         stream.pause(duration_ns)
 
+    def link(self) -> str:
+        return "20GB/s,25GB/s"
+
     def peak_of(self, step: Callable[[], object], present_bytes: int) -> int | None:
         with self.allocations() as found:
             step()

@@ -193,6 +193,15 @@ def test_numbers_that_the_gpu_takes_from_the_host_stay_there(gpu: FakeGpu) -> No
     assert gpu.calls
 
 
+@pytest.mark.usefixtures("gpu")
+def test_copies_of_a_gpu_are_measured_where_no_link_is_given() -> None:
+    plan = planned(small_cnn, "1.5xMmin", method="modnn")
+    block = max(plan.instance.blocks, key=lambda one: one.bytes)
+    assert (block.offload_ns, block.prefetch_ns) == (block.bytes // 20, block.bytes // 25)
+    slower = planned(small_cnn, "1.5xMmin", method="modnn", link="1GB/s")
+    assert max(one.offload_ns or 0 for one in slower.instance.blocks) == block.bytes
+
+
 # --- failures -----------------------------------------------------------------------------------------
 
 
