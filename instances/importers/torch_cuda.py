@@ -67,6 +67,13 @@ def _allocator(allocate: Any, free: Any) -> Any:
     return torch._C._cuda_customAllocator(*calls)
 
 
+_ROUTED: set[Any] = set()
+"""What torch's allocator gives out goes to these now. Until then, no pool may end: torch ends the process."""
+
+_ENDED: list[tuple[Any, ...]] = []
+"""Pools that end when nothing is routed any more, each behind what it calls."""
+
+
 class Place:
     """Memory at an address, from which torch's allocator takes all that it gives out within.
 
@@ -96,17 +103,28 @@ class Place:
         self._pool: Any = torch.cuda.MemPool(self._allocator)
 
     def __del__(self) -> None:
-        """Release the pool before what it calls."""
+        """Release the pool, and then what it calls, as soon as torch allows it."""
+        if _ROUTED:
+            _ENDED.append((self._allocate, self._allocator, self._pool))
         self._pool = None
 
     def __enter__(self) -> None:
         """Begin."""
         self._within = torch.cuda.use_mem_pool(self._pool, self._index)
         self._within.__enter__()
+        _ROUTED.add(self._pool.id)
 
     def __exit__(self, *raised: object) -> None:
         """End; what is still in use stays so."""
         self._within.__exit__(*raised)
+        _no_more(self._pool)
+
+
+def _no_more(pool: Any) -> None:
+    """Nothing goes to a pool any more."""
+    _ROUTED.discard(pool.id)
+    if not _ROUTED:
+        _ENDED.clear()
 
 
 def _segments_from(address: int, size: int, taken: list[int]) -> Callable[[int, int, int], int | None]:
@@ -303,11 +321,13 @@ class Gpu:
     def _route(self) -> None:
         """Let all threads allocate in the pool of managed memory; autograd has one of its own."""
         torch._C._cuda_beginAllocateToPool(self.index, self._pool.id)
+        _ROUTED.add(self._pool.id)
         self.is_beyond = True
 
     def _unroute(self) -> None:
         torch._C._cuda_endAllocateToPool(self.index, self._pool.id)
         torch._C._cuda_releasePool(self.index, self._pool.id)
+        _no_more(self._pool)
         self.is_beyond = False
 
     def timed(self, work: Callable[[], Any]) -> tuple[Any, int]:

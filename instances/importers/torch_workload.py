@@ -153,6 +153,7 @@ class TorchStepWorkload(Workload):
     clip: float | None = None
     recompute: bool = True
     _recorded: list[StepRecord] = field(default_factory=list, init=False, repr=False, compare=False)
+    _links: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require_extra("torch")
@@ -211,13 +212,13 @@ class TorchStepWorkload(Workload):
         from .torch_step.devices import device_of
         from .torch_step.instance import step_instance
 
-        record, link = self.record(), self.link
-        if link is None and self.profile is None:
-            link = device_of(record.device).link()
+        record = self.record()
+        if self.link is None and self.profile is None and not self._links:
+            self._links.append(device_of(record.device).link())
         return step_instance(
             record,
             name=_slug(self.name, self.batch),
-            link=link,
+            link=self.link or next(iter(self._links), None),
             profile=self.profile,
             lasting=self._lasting(),
             recompute=self.recompute,
