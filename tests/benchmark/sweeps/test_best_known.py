@@ -72,12 +72,12 @@ BUILT = [suite for suite in list_suites() if not find_suite(suite).frozen]
 @pytest.mark.parametrize(
     ("suite", "step"),
     [
-        *((suite, 1 if suite == "tiny" else 4) for suite in BUILT),
+        *((suite, 1 if suite == "tiny" else 8) for suite in BUILT),
         *(pytest.param(suite, 1, marks=pytest.mark.slow) for suite in BUILT),
     ],
 )
 def test_every_shipped_record_is_of_its_instance_and_passes_the_checker(suite: str, step: int) -> None:
-    """One instance in four of the larger suites; slowly, all of them."""
+    """One instance in eight of the larger suites; slowly, all of them."""
     records = {(r.instance, r.memory_model): r for r in best_known(suite).records}
     assert len(records) == len(best_known(suite).records)
     for turn, member in enumerate(members(find_suite(suite)) if records else ()):

@@ -71,7 +71,7 @@ def test_time_is_that_of_the_schedule_to_the_nanosecond(network: str, hardware: 
 
 
 def test_time_with_one_copy_engine_without_gradients_and_with_a_wider_bus() -> None:
-    plain = on("alexnet", {"gpus": 4})
+    plain = on("alexnet", {"gpus": 4, "nvlink": 20 * GB})
     cluster = cluster_of(plain)
     wider = replace(cluster, bus_bytes_per_second=2 * cluster.bus_bytes_per_second)
     for instance in (
@@ -90,9 +90,9 @@ def test_time_with_one_copy_engine_without_gradients_and_with_a_wider_bus() -> N
 
 
 def test_a_search_is_repeatable_and_depends_on_its_seed() -> None:
-    instance = on("alexnet", {"gpus": 4})
+    instance = on("alexnet", {"gpus": 2})
     times = []
-    for seed in (0, 0, 1, 2):
+    for seed in (0, 0, 1):
         search = searching(instance, seed)
         search.descend(patience=1)
         times.append((search.cluster_ns, search.programs))
@@ -115,7 +115,7 @@ def test_search_on_all_gpus_is_shorter_than_the_rule_and_starts_from_it() -> Non
 def test_methods_that_search_do_so_on_all_gpus_unless_it_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    instance, calls = on("alexnet", {"gpus": 4}), []
+    instance, calls = on("alexnet", {"gpus": 2}), []
     descend = ClusterSearch.descend
 
     def counted(search: ClusterSearch, deadline: float) -> None:
