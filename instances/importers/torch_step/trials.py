@@ -135,7 +135,8 @@ def idle_of(
 ) -> tuple[int, ...]:
     """Return what an operator rewrites unseen and does not depend on: all of it, or nothing.
 
-    It runs once more, with NaN there, and has to return the same bits.
+    It runs once more, with NaN there, and has to return the same bits. What also rewrites operands that it
+    names, or draws, is not tried.
 
     Parameters
     ----------
@@ -148,7 +149,9 @@ def idle_of(
     device
         Where they are.
     """
-    if operator.kind != "task" or not operator.hidden or operator.draw is not None:
+    unseen = {*operator.hidden}
+    damages = unseen != {*operator.updates} or operands.keys() & {*operator.outputs}
+    if operator.kind != "task" or not unseen or operator.draw is not None or damages:
         return ()
     sizes = {d: operands[d].untyped_storage().nbytes() for d in operator.hidden}
     others = {key_of(operands[d]): fresh(size, device.name) for d, size in sizes.items()}
