@@ -143,7 +143,12 @@ def _segments_from(address: int, size: int, taken: list[int]) -> Callable[[int, 
 @cache
 def _managed() -> tuple[Any, ...]:
     """Return an allocator of managed memory, which CUDA moves between GPU and host, and what it calls."""
-    driver = ctypes.CDLL("libcuda.so.1")
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise PebblerError(
+            f"the GPU has too little memory for a step of eager torch, and none that CUDA manages: {error}"
+        ) from None
 
     def allocate(wanted: int, device: int, stream: int) -> int | None:  # noqa: ARG001
         address = ctypes.c_uint64()
@@ -294,6 +299,11 @@ class Gpu:
         """Within, torch's allocator gives out managed memory, which may be more than the GPU has.
 
         CUDA moves pages of it to the host and back where they are needed, which takes long.
+
+        Raises
+        ------
+        PebblerError
+            When the driver's library cannot be loaded.
         """
         allocator, *_ = _managed()
         self._pool = torch.cuda.MemPool(allocator)

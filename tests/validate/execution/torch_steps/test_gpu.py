@@ -421,6 +421,18 @@ def test_without_a_gpu_a_step_of_one_is_refused() -> None:
         Gpu("cuda:0")
 
 
+def test_without_a_driver_there_is_no_managed_memory(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    with (
+        pytest.raises(PebblerError, match=r"none that CUDA manages: libcuda\.so\.1: cannot open"),
+        Gpu.beyond(gpu),
+    ):
+        pass
+
+
 # --- measuring ----------------------------------------------------------------------------------------
 
 
