@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import gc
 import inspect
 import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from shutil import which
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -26,7 +28,7 @@ from torch.nn import functional as F  # noqa: E402, N812
 from pebbler.benchmark.gpu.torch_models import Gpt  # noqa: E402
 from pebbler.instances.errors import PebblerError  # noqa: E402
 from pebbler.instances.importers import torch_cuda  # noqa: E402
-from pebbler.instances.importers.torch_cuda import Gpu  # noqa: E402
+from pebbler.instances.importers.torch_cuda import Gpu, Place  # noqa: E402
 from pebbler.instances.importers.torch_refusals import StepError  # noqa: E402
 from pebbler.instances.importers.torch_step import devices  # noqa: E402
 from pebbler.instances.importers.torch_step.calls import new_results  # noqa: E402
@@ -242,6 +244,54 @@ def test_a_budget_on_a_gpu_has_room_for_the_scratch_that_the_allocator_gives_out
         areas = step.plan.areas
     assert areas["pool"] + areas["resident"] + scratch <= plan.instance.budget_bytes
     assert not any(algorithm.workspace_bytes for task in plan.instance.tasks for algorithm in task.algorithms)
+
+
+class Pool:
+    """A pool of torch's allocator, which must not end while anything goes to one."""
+
+    routed: ClassVar[set[int]] = set()
+    ended = 0
+
+    def __init__(self, calls: tuple[int, ...]) -> None:
+        self.id = (0, id(self))
+        takes = (ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+        self.allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, *takes)(calls[0])
+        self.free = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *takes)(calls[1])
+
+    def __del__(self) -> None:
+        self.free(4096, 64, 0, None)
+        Pool.ended += 1 if not Pool.routed else 100
+
+
+def test_a_place_gives_out_what_it_has_and_ends_when_torch_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def use(pool: Pool, index: int) -> Iterator[None]:
+        assert index == 0
+        Pool.routed.add(id(pool))
+        yield
+        Pool.routed.discard(id(pool))
+
+    made: list[weakref.ref[Pool]] = []
+
+    def new(calls: tuple[int, ...]) -> Pool:
+        pool = Pool(calls)
+        made.append(weakref.ref(pool))
+        return pool
+
+    monkeypatch.setattr(torch._C, "_cuda_customAllocator", lambda *calls: calls, raising=False)
+    monkeypatch.setattr(torch.cuda, "MemPool", new)
+    monkeypatch.setattr(torch.cuda, "use_mem_pool", use)
+    place, other = Place(0, 4096, 200), Place(0, 8192, 200)
+    pool = made[0]()
+    assert pool is not None
+    assert [pool.allocate(size, 0, None) for size in (64, 128, 64, 8)] == [4096, 4160, None, 4288]
+    assert place.segments == [64, 128, 8]
+    with place:
+        del other
+        assert Pool.ended == 0
+    assert Pool.ended == 1
+    del pool, place
+    assert Pool.ended == 2
 
 
 @pytest.mark.parametrize(("make", "options"), [(small_cnn, {}), (small_gpt, RECOMPUTED)])
