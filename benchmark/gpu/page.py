@@ -188,7 +188,7 @@ def _streams_rows(study: Study) -> Iterator[list[str]]:
 
 
 def _check_rows(study: Study) -> Iterator[list[str]]:
-    for name in ("check-gpu.json", "check-steps.json", "check-beyond.json"):
+    for name in ("check-gpu.json", "check-steps.json", "check-oversubscribed.json"):
         path = study.path(name)
         if path.exists():
             for one in read(path)["checks"]:

@@ -53,7 +53,7 @@ def name_of(spec: str) -> str:
 
 def records(study: Study) -> Iterator[Unit]:
     """Return the units for checks of the GPU, and for the record and the profile of every step."""
-    for what in ("check_gpu", "check_steps", "check_beyond"):
+    for what in ("check_gpu", "check_steps", "check_oversubscribed"):
         path = study.path(what.replace("_", "-") + ".json")
         yield Unit(what, in_torch, (what, path), partial(has_passed, path))
     for spec, batch in study.steps:

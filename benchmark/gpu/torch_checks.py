@@ -34,7 +34,7 @@ from .torch_memory import require_gpu
 _BYTES = 1 << 20
 """Bytes of what the checks of a GPU copy."""
 
-_BEYOND = f"{torch_models.__name__}:gpt2"
+_OVERSUBSCRIBED = f"{torch_models.__name__}:gpt2"
 """A step that is taken with less memory than it needs."""
 
 Memory = Literal["contiguous", "paged"]
@@ -313,7 +313,9 @@ def _tried(model: str, budget: str, method: str, memory: Memory, recompute: bool
     return None if trial.identical else f"other bits than eager torch's, by {trial.max_abs_error:.3g} at most"
 
 
-def check_beyond(target: Path, spec: str = _BEYOND, batch: int = 8, share: int = 75) -> str | None:
+def check_oversubscribed(
+    target: Path, spec: str = _OVERSUBSCRIBED, batch: int = 8, share: int = 75
+) -> str | None:
     """Record, plan and take a step on a GPU with less memory than eager torch needs; return what is wrong.
 
     Other memory is held meanwhile, so that `share` percent of eager torch's peak are left. Eager torch then
@@ -329,7 +331,9 @@ def check_beyond(target: Path, spec: str = _BEYOND, batch: int = 8, share: int =
     begin = time.perf_counter()
     record = record_made(make, batch)
     seconds = time.perf_counter() - begin
-    instance = step_instance(record, name="beyond", link="50GB/s", lasting="carried", batch=batch).instance
+    instance = step_instance(
+        record, name="oversubscribed", link="50GB/s", lasting="carried", batch=batch
+    ).instance
     instance = torch_steps.within(instance, usual.eager_peak_bytes // 2)
     result = solve(instance, "modnn", time_limit=30.0)
     if result.schedule is None:

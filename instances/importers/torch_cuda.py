@@ -180,8 +180,8 @@ class Gpu:
         False: that allocator gives out what operators take on the way.
     large_bytes
         Scratch of more than this has a place in the pool all the same, from which the allocator takes it.
-    is_beyond
-        Whether memory is managed now (`beyond`).
+    is_oversubscribed
+        Whether memory is managed now (`oversubscribed`).
 
     Raises
     ------
@@ -198,7 +198,7 @@ class Gpu:
         self.name = name
         self.device = torch.device(name)
         self.index = self.device.index or 0
-        self.is_beyond = False
+        self.is_oversubscribed = False
         self._current: Any = None
         self._pool: Any = None
         if self.index >= count_gpus():
@@ -281,7 +281,7 @@ class Gpu:
         unit, size = self.alignment, 2 * peak_bytes + _SEGMENT
         try:
             room = self.empty(unit + size)
-            with self._not_beyond():  # where its pool ends, too
+            with self._in_own_memory():  # where its pool ends, too
                 place = self.scratch_at(room.data_ptr() + unit, size)
                 segments = place.segments
                 try:
@@ -295,7 +295,7 @@ class Gpu:
         return sum(segments)
 
     @contextmanager
-    def beyond(self) -> Iterator[None]:
+    def oversubscribed(self) -> Iterator[None]:
         """Within, torch's allocator gives out managed memory, which may be more than the GPU has.
 
         CUDA moves pages of it to the host and back where they are needed, which takes long.
@@ -317,9 +317,9 @@ class Gpu:
             self._pool = None
 
     @contextmanager
-    def _not_beyond(self) -> Iterator[None]:
+    def _in_own_memory(self) -> Iterator[None]:
         """Within, a place comes before managed memory."""
-        if not self.is_beyond:
+        if not self.is_oversubscribed:
             yield
             return
         self._unroute()
@@ -332,13 +332,13 @@ class Gpu:
         """Let all threads allocate in the pool of managed memory; autograd has one of its own."""
         torch._C._cuda_beginAllocateToPool(self.index, self._pool.id)
         _ROUTED.add(self._pool.id)
-        self.is_beyond = True
+        self.is_oversubscribed = True
 
     def _unroute(self) -> None:
         torch._C._cuda_endAllocateToPool(self.index, self._pool.id)
         torch._C._cuda_releasePool(self.index, self._pool.id)
         _no_more(self._pool)
-        self.is_beyond = False
+        self.is_oversubscribed = False
 
     def timed(self, work: Callable[[], Any]) -> tuple[Any, int]:
         """Do some work on the current stream; return its result, and its time on an idle GPU."""

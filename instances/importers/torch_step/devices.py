@@ -37,14 +37,14 @@ class Device(Protocol):
         beside the pool.
     large_bytes
         Scratch of more than this has a place in the pool all the same.
-    is_beyond
-        Whether what torch's allocator gives out may be more than the device has (`beyond`).
+    is_oversubscribed
+        Whether what torch's allocator gives out may be more than the device has (`oversubscribed`).
     """
 
     key: str
     scratch_in_pool: bool
     large_bytes: int
-    is_beyond: bool
+    is_oversubscribed: bool
     alignment: int
     name: str
 
@@ -69,7 +69,7 @@ class Device(Protocol):
     def allocations(self) -> AbstractContextManager[Allocations]:
         """Measure what torch's allocator gives out within."""
 
-    def beyond(self) -> AbstractContextManager[None]:
+    def oversubscribed(self) -> AbstractContextManager[None]:
         """Within, let torch's allocator give out more than the device has, which takes long."""
 
     def let_go(self) -> None:
@@ -116,7 +116,7 @@ class Processor:
 
     name, key, alignment, scratch_in_pool = "cpu", "CPU", ALIGNMENT, True
 
-    is_beyond = False
+    is_oversubscribed = False
     large_bytes = sys.maxsize
     """All scratch has a place."""
 
@@ -170,7 +170,7 @@ class Processor:
             found.peak_bytes = max(accumulate(changes, initial=0))
             found.kept_bytes = max(0, sum(changes))
 
-    def beyond(self) -> AbstractContextManager[None]:
+    def oversubscribed(self) -> AbstractContextManager[None]:
         """Return what does nothing: the system moves memory by itself, as far as it can."""
         return nullcontext()
 

@@ -239,10 +239,10 @@ class Recorder(TorchDispatchMode):
         idle = idle_of(operator, args, kwargs, operands, returned, device)
         self.operators[-1] = operator = replace(operator, idle=idle)
         is_large = operator.scratch_bytes > device.large_bytes
-        if operator.kind != "task" or not (is_large or device.is_beyond):
+        if operator.kind != "task" or not (is_large or device.is_oversubscribed):
             return
         with repeatable(operator, args, kwargs, operands, device) as again:
-            if device.is_beyond:
+            if device.is_oversubscribed:
                 operator = replace(operator, duration_ns=self._time(again))
             if is_large:
                 operator = replace(operator, segments_bytes=device.segments_of(again, operator.scratch_bytes))
@@ -250,7 +250,7 @@ class Recorder(TorchDispatchMode):
 
     def _time(self, work: Callable[[], object]) -> int:
         """Return the time of some work, which is done before, too, where its memory may be on the host."""
-        if self._device.is_beyond:
+        if self._device.is_oversubscribed:
             work()
         return self._device.timed(work)[1]
 

@@ -162,7 +162,7 @@ def record_step(
     _log.info("%s has too little memory for eager torch; CUDA moves it meanwhile", device.name)
     gc.collect()  # what the step has left
     device.let_go()
-    with device.beyond():
+    with device.oversubscribed():
         return _recorded(module, step, inputs, optimizer, clip, device)
 
 

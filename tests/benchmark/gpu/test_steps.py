@@ -58,7 +58,7 @@ def test_a_step_is_recorded_planned_run_and_compared_with_torch(tmp_path: Path) 
         assert str(unit.lacks()).endswith("left nothing for wide/2 yet; do it first")
     for units in (records(study), plans(study), runs(study)):
         for unit in units:
-            if unit.name in ("check_steps", "check_beyond") or unit.name.endswith(LONG):
+            if unit.name in ("check_steps", "check_oversubscribed") or unit.name.endswith(LONG):
                 continue  # which take longer
             assert (unit.lacks(), unit.is_done()) == (None, False)
             assert unit.call(*unit.arguments) is None
@@ -133,7 +133,7 @@ def test_what_compiles_comes_after_all_else(tmp_path: Path) -> None:
 def test_a_step_with_less_memory_than_it_needs_is_told_of(tmp_path: Path) -> None:
     """The stand-in has memory enough; that a GPU has not is what the check asks of one."""
     path = tmp_path / "checks.json"
-    assert in_torch("check_beyond", path, MODEL, 2) is None
+    assert in_torch("check_oversubscribed", path, MODEL, 2) is None
     (told,) = read(path)["checks"]
     assert told["check"] == "wide, batch 2, with 75 % of eager torch's peak"
     assert told["sentence"].startswith("recorded in ")

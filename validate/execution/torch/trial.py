@@ -125,7 +125,7 @@ def _reference(
     gc.collect()  # what the step has left
     device = device_of(planned.record.device)
     device.let_go()
-    with device.beyond():
+    with device.oversubscribed():
         losses, left, _ = _eagerly(planned, make_step, batch, clip, repeat, seed)
     return losses, left, None
 

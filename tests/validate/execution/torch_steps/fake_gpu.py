@@ -101,7 +101,7 @@ class FakeGpu(Gpu):
         self._processor = Processor()
         self._streams: list[CpuStream] = []
         self._aborted = threading.Event()
-        self.is_beyond = False
+        self.is_oversubscribed = False
         self.calls: set[str] = set()
         self.places: list[tuple[int, int]] = []
         self.place: FakePlace | None = None
@@ -172,10 +172,10 @@ class FakeGpu(Gpu):
         return FakePlace(self, address, size)
 
     @contextmanager
-    def beyond(self) -> Iterator[None]:
-        self.is_beyond = True
+    def oversubscribed(self) -> Iterator[None]:
+        self.is_oversubscribed = True
         yield
-        self.is_beyond = False
+        self.is_oversubscribed = False
 
     def let_go(self) -> None:
         """Nothing is kept."""

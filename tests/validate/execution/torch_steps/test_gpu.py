@@ -353,7 +353,7 @@ def test_a_step_that_needs_more_than_the_gpu_has_is_recorded_and_compared(
         module, step, inputs, optimizer = small_cnn(batch)
 
         def short(*given: Any) -> Any:
-            if not gpu.is_beyond:
+            if not gpu.is_oversubscribed:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate much")
             return step(*given)
 
@@ -362,7 +362,7 @@ def test_a_step_that_needs_more_than_the_gpu_has_is_recorded_and_compared(
     made = made_by(wide)
     before = state_of(made)
     plan = planned(wide, "1.1xMmin", method="modnn")
-    assert not gpu.is_beyond
+    assert not gpu.is_oversubscribed
     assert are_equal(state_of(made), before)
     usual = planned(small_cnn, "1.1xMmin", method="modnn")
     names = [operator.name for operator in usual.record.operators]
@@ -380,7 +380,7 @@ def test_other_failures_are_not_tried_again(gpu: FakeGpu) -> None:
     calls = []
 
     def step(*_: Any) -> Any:
-        calls.append(gpu.is_beyond)
+        calls.append(gpu.is_oversubscribed)
         raise ValueError("no")
 
     with pytest.raises(PebblerError, match=r"the step failed.*no"):
@@ -478,7 +478,7 @@ def test_without_a_driver_there_is_no_managed_memory(gpu: FakeGpu, monkeypatch: 
     monkeypatch.setattr("ctypes.CDLL", missing)
     with (
         pytest.raises(PebblerError, match=r"none that CUDA manages: libcuda\.so\.1: cannot open"),
-        Gpu.beyond(gpu),
+        Gpu.oversubscribed(gpu),
     ):
         pass
 
