@@ -70,8 +70,11 @@ def _allocator(allocate: Any, free: Any) -> Any:
 _ROUTED: set[Any] = set()
 """What torch's allocator gives out goes to these now. Until then, no pool may end: torch ends the process."""
 
-_ENDED: list[tuple[Any, ...]] = []
-"""Pools that end when nothing is routed any more, each behind what it calls."""
+_ENDED: list[Any] = []
+"""Pools that end when nothing is routed any more."""
+
+_CALLED: list[Any] = []
+"""What pools call. It outlives them, as the traceback of an exception may keep what they have given out."""
 
 
 class Place:
@@ -98,15 +101,15 @@ class Place:
         self.segments: list[int] = []
         self._index = index
         self._within: Any = None
-        self._allocate = _ALLOCATE(_segments_from(address, size, self.segments))
-        self._allocator = _allocator(self._allocate, _keep)
-        self._pool: Any = torch.cuda.MemPool(self._allocator)
+        allocate = _ALLOCATE(_segments_from(address, size, self.segments))
+        allocator = _allocator(allocate, _keep)
+        _CALLED.extend((allocate, allocator))
+        self._pool: Any = torch.cuda.MemPool(allocator)
 
     def __del__(self) -> None:
-        """Release the pool, and then what it calls, as soon as torch allows it."""
+        """Release the pool as soon as torch allows it."""
         if _ROUTED:
-            _ENDED.append((self._allocate, self._allocator, self._pool))
-        self._pool = None
+            _ENDED.append(self._pool)
 
     def __enter__(self) -> None:
         """Begin."""
@@ -311,10 +314,12 @@ class Gpu:
         try:
             yield
         finally:
-            self.synchronize()
-            self._unroute()
-            torch._C._cuda_clearCublasWorkspaces()  # else they stay there
-            self._pool = None
+            try:
+                self.synchronize()
+            finally:
+                self._unroute()
+                torch._C._cuda_clearCublasWorkspaces()  # else they stay there
+                self._pool = None
 
     @contextmanager
     def _in_own_memory(self) -> Iterator[None]:

@@ -319,6 +319,8 @@ class _Reader:
         results = self._read(where, entry.results)
         overload = self._overload(where, entry.overload)
         then = tuple(self._operator(k, following) for following in entry.then)
+        if any(one.then for one in then):
+            raise FormatError(f"{where}: what is in 'then' has no 'then' of its own")
         trees = [(one.args, one.kwargs, one.results) for one in then]
         self._require_touched(where, entry, ((args, kwargs, results), *trees))
         out = out_form(overload, self._key) if entry.manner == "out" else None

@@ -43,7 +43,7 @@ class FakePlace(Place):
     """Leaves NaN in the place, as an operator could; what the stand-in itself gives out comes from there."""
 
     def __init__(self, gpu: FakeGpu, address: int, size: int) -> None:
-        self.segments = []
+        self.segments, self._pool = [], None
         self._gpu, self._address, self._size = gpu, address, size
         self._users: list[weakref.ref[Any]] = []
 

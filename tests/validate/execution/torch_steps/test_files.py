@@ -182,6 +182,11 @@ EDITS = [
     (lambda record: operator_with(record, "relu_")["args"].append({"code": "1"}), "'code' is no kind of"),
     (lambda record: operator_with(record, "relu_")["args"].append({"formula": ["+", 1]}), "formula that is"),
     (lambda record: operator_with(record, "relu_").update(draw=[0, 10**6]), "no state 1000000"),
+    (
+        lambda record: operator_with(record, "relu_").update(then=[dict(operator_with(record, "relu_"))]),
+        "what is in 'then' has no 'then' of its own",
+    ),
+    (lambda record: operator_with(record, "native_batch_norm").update(idle=[0]), "are not those of its tens"),
     (lambda record: record["scalars"].clear(), "is used and not listed"),
     (lambda record: record.update(loss=3), "loss: it has no tensor"),
     (lambda record: record["storages"][0].update(values="AAAA"), "a constant has 'values'"),
