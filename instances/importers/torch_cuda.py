@@ -113,9 +113,9 @@ class Place:
 
     def __enter__(self) -> None:
         """Begin."""
+        _ROUTED.add(self._pool.id)
         self._within = torch.cuda.use_mem_pool(self._pool, self._index)
         self._within.__enter__()
-        _ROUTED.add(self._pool.id)
 
     def __exit__(self, *raised: object) -> None:
         """End; what is still in use stays so."""
@@ -335,8 +335,8 @@ class Gpu:
 
     def _route(self) -> None:
         """Let all threads allocate in the pool of managed memory; autograd has one of its own."""
-        torch._C._cuda_beginAllocateToPool(self.index, self._pool.id)
         _ROUTED.add(self._pool.id)
+        torch._C._cuda_beginAllocateToPool(self.index, self._pool.id)
         self.is_oversubscribed = True
 
     def _unroute(self) -> None:
