@@ -7,6 +7,7 @@ what `devices.Device` asks of a device that records and, from `stream` on, what 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -301,7 +302,8 @@ class Gpu:
     def oversubscribed(self) -> Iterator[None]:
         """Within, torch's allocator gives out managed memory, which may be more than the GPU has.
 
-        CUDA moves pages of it to the host and back where they are needed, which takes long.
+        CUDA moves pages of it to the host and back where they are needed, which takes long. What nothing uses
+        any more goes first.
 
         Raises
         ------
@@ -309,6 +311,8 @@ class Gpu:
             When the driver's library cannot be loaded.
         """
         allocator, *_ = _managed()
+        gc.collect()
+        self.let_go()
         self._pool = torch.cuda.MemPool(allocator)
         self._route()
         try:

@@ -72,9 +72,6 @@ class Device(Protocol):
     def oversubscribed(self) -> AbstractContextManager[None]:
         """Within, let torch's allocator give out more than the device has, which takes long."""
 
-    def let_go(self) -> None:
-        """Let torch's allocator give back what nothing uses."""
-
     def segments_of(self, work: Callable[[], object], peak_bytes: int) -> int:
         """Return the bytes that torch's allocator needs for some work in memory of its own; 0: unknown."""
 
@@ -173,9 +170,6 @@ class Processor:
     def oversubscribed(self) -> AbstractContextManager[None]:
         """Return what does nothing: the system moves memory by itself, as far as it can."""
         return nullcontext()
-
-    def let_go(self) -> None:
-        """Nothing: torch's allocator on the CPU keeps nothing."""
 
     def segments_of(self, work: Callable[[], object], peak_bytes: int) -> int:  # noqa: ARG002
         """Return 0: no operator has large scratch."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -160,8 +159,6 @@ def record_step(
         if not isinstance(error.__cause__ or error, torch.OutOfMemoryError):
             raise
     _log.info("%s has too little memory for eager torch; CUDA moves it meanwhile", device.name)
-    gc.collect()  # what the step has left
-    device.let_go()
     with device.oversubscribed():
         return _recorded(module, step, inputs, optimizer, clip, device)
 

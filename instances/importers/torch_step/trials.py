@@ -66,18 +66,12 @@ def try_out(
         return None
     if _reduces(known):
         return None
-    spare = {key_of(operands[d]): bytes_of(operands[d].untyped_storage()).clone() for d in known.hidden}
-
-    def spared(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor) and key_of(leaf) in spare:
-            return tensor_at(reference_to(leaf, 0), spare[key_of(leaf)].untyped_storage())
-        return leaf
-
-    written = [tensor_at(target, fresh(_end_of(target), device.name)) for target in targets]
+    spare = {d: bytes_of(operands[d].untyped_storage()).clone().untyped_storage() for d in known.hidden}
+    written = [_fresh_at(target, device) for target in targets]
     places = list(map(_place_of, written))
     generator = device.rng_state()
     try:
-        given, named = mapped(spared, args), mapped(spared, kwargs)
+        given, named = _elsewhere((args, kwargs), operands, spare)
         with device.allocations() as scratch:
             form.overload(*given, **named, **dict(zip(form.names, written, strict=True)))
     except RuntimeError:
@@ -115,7 +109,7 @@ def repeatable(
     before, generator = [data.clone() for data in written], device.rng_state()
     overload, named = operator.overload, kwargs
     if operator.out is not None:
-        targets = [tensor_at(target, fresh(_end_of(target), device.name)) for target in new_results(operator)]
+        targets = [_fresh_at(target, device) for target in new_results(operator)]
         overload = operator.out.overload
         named = kwargs | dict(zip(operator.out.names, targets, strict=True))
     try:
@@ -153,18 +147,29 @@ def idle_of(
     damages = unseen != {*operator.updates} or operands.keys() & {*operator.outputs}
     if operator.kind != "task" or not unseen or operator.draw is not None or damages:
         return ()
-    sizes = {d: operands[d].untyped_storage().nbytes() for d in operator.hidden}
-    others = {key_of(operands[d]): fresh(size, device.name) for d, size in sizes.items()}
+    others = {d: fresh(operands[d].untyped_storage().nbytes(), device.name) for d in operator.hidden}
+    given, named = _elsewhere((args, kwargs), operands, others)
+    again = operator.overload(*given, **named)
+    pairs = zip(leaves_of(again), leaves_of(returned), strict=True)
+    tensors = [pair for pair in pairs if isinstance(pair[0], torch.Tensor)]
+    return operator.hidden if tensors and all(have_same_bits(*pair) for pair in tensors) else ()
 
-    def other(leaf: Any) -> Any:
+
+def _elsewhere(tree: Any, operands: dict[int, Any], storages: dict[int, Any]) -> Any:
+    """Return arguments in which the tensors of some operands lie in other storages."""
+    others = {key_of(operands[d]): storage for d, storage in storages.items()}
+
+    def moved(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and key_of(leaf) in others:
             return tensor_at(reference_to(leaf, 0), others[key_of(leaf)])
         return leaf
 
-    again = operator.overload(*mapped(other, args), **mapped(other, kwargs))
-    pairs = zip(leaves_of(again), leaves_of(returned), strict=True)
-    tensors = [pair for pair in pairs if isinstance(pair[0], torch.Tensor)]
-    return operator.hidden if tensors and all(have_same_bits(*pair) for pair in tensors) else ()
+    return mapped(moved, tree)
+
+
+def _fresh_at(target: Reference, device: Device) -> Any:
+    """Return the tensor of a result in memory of its own, filled with NaN."""
+    return tensor_at(target, fresh(_end_of(target), device.name))
 
 
 def _reduces(operator: StepOperator) -> bool:

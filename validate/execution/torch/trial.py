@@ -122,10 +122,7 @@ def _reference(
         return _eagerly(planned, make_step, batch, clip, repeat, seed)
     except torch.OutOfMemoryError:
         _log.info("%s: too little memory for eager torch; CUDA moves it meanwhile", planned.instance.name)
-    gc.collect()  # what the step has left
-    device = device_of(planned.record.device)
-    device.let_go()
-    with device.oversubscribed():
+    with device_of(planned.record.device).oversubscribed():
         losses, left, _ = _eagerly(planned, make_step, batch, clip, repeat, seed)
     return losses, left, None
 
