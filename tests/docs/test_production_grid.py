@@ -108,11 +108,17 @@ def test_a_pass_leaves_out_what_is_close_to_its_bound() -> None:
         run(OURS, None, 100, name=again),
     ]
     assert production_grid.our_job(SMALL, "all", 5.0, known) is None
-    for kind, name, method in (("copies", SMALL.name, OURS_COPIES), ("again", again, OURS)):
-        job = production_grid.our_job(SMALL, kind, 5.0, known)
+    assert production_grid.our_job(SMALL, "all", 5.0, [known[0], *known[2:]]) is not None
+    for kind in ("copies", "again"):  # of which the bound alone counts
+        assert production_grid.our_job(SMALL, kind, 5.0, known) is None
+    for kind, name, method in (
+        ("all", SMALL.name, OURS),
+        ("copies", SMALL.name, OURS_COPIES),
+        ("again", again, OURS),
+    ):
+        job = production_grid.our_job(SMALL, kind, 5.0, [])
         assert job is not None
         assert (job.problem.name, job.setting.method) == (name, method)
-    assert all(production_grid.our_job(SMALL, kind, 5.0, []) is not None for kind in production_grid.KINDS)
 
 
 def test_without_ours_a_rule_is_at_most_so_far_from_what_is_possible() -> None:
