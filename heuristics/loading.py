@@ -51,6 +51,22 @@ def _kernels() -> None:
         search.schedule("small")
 
 
+def plan_kernels(_: Limits) -> None:
+    """Compile the search over plans of what runs again, or load it from Numba's cache."""
+    _plan_kernels()
+
+
+@cache
+def _plan_kernels() -> None:
+    from .recomputation.search import RerunSearch  # with it comes Numba
+
+    small = _small()
+    blocks = tuple(replace(block, offload_ns=None, prefetch_ns=None) for block in small.blocks)
+    tasks = tuple(replace(task, recomputable=True) for task in small.tasks)
+    with telling_of_compiling():
+        RerunSearch(replace(small, blocks=blocks, tasks=tasks), "paged").run(work=1)
+
+
 @cache
 def cluster_kernels() -> None:
     """Compile what local search on several GPUs has beside the kernels, or load it from Numba's cache."""

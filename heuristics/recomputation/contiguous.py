@@ -16,8 +16,9 @@ from ..gaps import Guide
 from ..search.contiguous import LESS, Place, put_in_places
 from ..search.descents import Descents
 from ..search.program import lifetimes_of
+from .alone import PlanSearch
 from .reruns import Plan, unrolled
-from .search import Point, RerunSearch
+from .search import ALONE, QUICKER, Point, RerunSearch
 
 _LITTLE, _MUCH = 0.25, 0.75
 """Shares of the work for the search without addresses: once there is a program with addresses, and before."""
@@ -32,6 +33,13 @@ def new_rerun_search(
     return ContiguousRerunSearch(instance, seed, without, place)
 
 
+_SLICES = 8
+"""Number of times that plans alone are looked at in a call of `run`."""
+
+_NARROWER, _WIDER, _LEAST = 0.01, 0.004, 0.5
+"""How much of the pool less, or more, plans alone have next; the least part that they have."""
+
+
 class ContiguousRerunSearch(RerunSearch):
     """A search over plans with addresses, beside one without.
 
@@ -40,6 +48,9 @@ class ContiguousRerunSearch(RerunSearch):
     has a better program than any with addresses, places for all of its data are sought at once: the lifetime
     of each piece is known then. If places are found, the program is a schedule. If not, the search with
     addresses starts from its plan.
+
+    Where nothing can be copied, plans come from a quicker search (`alone`) in a part of the pool, which
+    shrinks when no places are found for all data of a plan, and grows when they are.
 
     Parameters
     ----------
@@ -54,20 +65,28 @@ class ContiguousRerunSearch(RerunSearch):
         self._relaxed = RerunSearch(instance, "contiguous", seed, without, addresses=False)
         self._place = place
         self._sought = math.inf
+        self._plans, self._part = self.plans(), 1.0
 
     @property
     def done(self) -> bool:
         """Whether neither search has found a better program for long."""
-        return super().done and self._relaxed.done
+        done = self._plans is None or self._plans.done
+        return done and super().done and self._relaxed.done
 
     def offer_plan(self, plan: Plan, guide: Guide | None) -> None:
         """Start both searches from second runs and a guide, as `RerunSearch.offer_plan` does."""
         super().offer_plan(plan, guide)
         self._relaxed.offer_plan(plan, guide)
+        if self._plans is not None:
+            self._plans.offer(plan)
 
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
         """Continue both searches, as `RerunSearch.run` does."""
         until = time.monotonic() + seconds
+        if self._plans is not None and not self._plans.done:
+            planned = int(ALONE * work)
+            self._plan_in_part(self._plans, ALONE * seconds, planned)
+            seconds, work = until - time.monotonic(), work - planned
         share = _MUCH if self.makespan_ns is None else _LITTLE
         relaxed = int(share * work)
         self._relaxed.run(share * seconds, relaxed)
@@ -79,6 +98,23 @@ class ContiguousRerunSearch(RerunSearch):
             if not self._put_in_places(best):
                 super().offer_plan(best.plan, best.search.guide())
         super().run(until - time.monotonic(), work - relaxed)
+
+    def _plan_in_part(self, plans: PlanSearch, seconds: float, work: int) -> None:
+        """Look for plans alone in a part of the pool, and put the data of each that is the best in places."""
+        until = time.monotonic() + seconds
+        for _ in range(_SLICES):
+            known = plans.time_ns
+            plans.run((until - time.monotonic()) / _SLICES, QUICKER * work // _SLICES)
+            shortest = self.makespan_ns
+            found = plans.time_ns
+            if found is None or found == known or (shortest is not None and found >= shortest):
+                continue
+            point = self._relaxed.point(plans.best(), None)
+            fits = point.search.makespan_ns is not None and self._put_in_places(point)
+            part = min(self._part + _WIDER, 1.0) if fits else max(self._part - _NARROWER, _LEAST)
+            if part != self._part:
+                plans.narrow(part / self._part)
+                self._part = part
 
     def _put_in_places(self, point: Point) -> bool:
         """Find places for a program without addresses; return whether it is the best with addresses now."""

@@ -7,6 +7,9 @@ inputs, back to a random depth), leaves out a second run, or moves it before ano
 judged by a short search that starts from the evictions of the plan before it. The search of the best plan is
 continued. A descent that has found nothing better for long gives way to another one.
 
+Where nothing can be copied and memory has no addresses, another search (`alone`) finds plans many times as
+quickly, and has most of the time.
+
 Importing this module imports Numba.
 """
 
@@ -30,6 +33,7 @@ from ..search.descents import Descents
 from ..search.kernel import Problem
 from ..search.problem import arranged, stays
 from ..search.program import program_of
+from .alone import PlanSearch, is_alone
 from .reruns import Plan, Run, last_stages, plan_of, rolled_up, unrolled, useful
 from .unrolling import Unrolling, excess, unrolling
 
@@ -59,6 +63,9 @@ _STALE = 2000
 
 _STRENGTHS = 4
 """Number of strengths of the changes before a descent from the best plan: one change, two, four, ..."""
+
+ALONE, QUICKER = 0.8, 12
+"""Share of the time for plans alone, where they say all; how many runs are judged then in the time of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +170,15 @@ class RerunSearch:
         self._offered: list[Point] = []
         self._waiting: list[Point] = []
         self._tried = self._lowest_at = 0
-        self.best = self._current = self._lowest = self._point(frozenset(), None)
+        self._alone = None if memory == "contiguous" else self.plans()
+        self.best = self._current = self._lowest = self.point(frozenset(), None)
         self._set_off(self.best)
+
+    def plans(self) -> PlanSearch | None:
+        """Return a search for plans alone; None where plans do not say all, or nothing may run again."""
+        if not self._candidates or not is_alone(self._columns):
+            return None
+        return PlanSearch(self._columns, self._makers.of, self._makers.last, self.seed)
 
     # --- what is known ----------------------------------------------------------------------------
 
@@ -176,6 +190,8 @@ class RerunSearch:
     @property
     def done(self) -> bool:
         """Whether the search has gone on for long without a better program."""
+        if self._alone is not None and not self._alone.done:
+            return False
         calm = self._tried - self._best_at >= _PATIENCE * self._candidates
         return calm and (self.best.excess > 0 or self.best.search.done)
 
@@ -209,7 +225,9 @@ class RerunSearch:
         The first plan with a guide begins a descent, and so does what is better than all plans of this
         descent. Others are tried for a moment, and those with a guide begin descents later.
         """
-        point = self._point(plan, guide)
+        if self._alone is not None:
+            self._alone.offer(plan)
+        point = self.point(plan, guide)
         first = guide is not None and not self._offered
         if guide is not None:
             self._offered.append(point)
@@ -223,6 +241,10 @@ class RerunSearch:
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
         """Continue the search until so many tasks have been simulated, or some seconds have passed."""
         until = time.monotonic() + seconds
+        if self._alone is not None and not self._alone.done:
+            share = int(ALONE * work)
+            self._plan(self._alone, ALONE * seconds, share)
+            work -= share
         goal = self._polished + self._explored + work
         while self._polished + self._explored < goal and time.monotonic() < until:
             polishes = self._polished <= self._explored or not self._candidates
@@ -232,6 +254,15 @@ class RerunSearch:
                 self._polish(until - time.monotonic(), goal)
             else:
                 self._step()
+
+    def _plan(self, alone: PlanSearch, seconds: float, work: int) -> None:
+        """Look for a plan alone; take it if its program is the best."""
+        known = alone.time_ns
+        alone.run(seconds, QUICKER * work)
+        if alone.time_ns != known:
+            point = self.point(alone.best(), None)
+            if point.cost < self.best.cost:
+                self._set_off(point)
 
     def _polish(self, seconds: float, goal: int) -> None:
         search = self.best.search
@@ -260,7 +291,7 @@ class RerunSearch:
         if plan == self._current.plan:
             self._explored += len(self._current.again.runs)
             return
-        point = self._point(plan, self._current)
+        point = self.point(plan, self._current)
         turn = self._tried % _HISTORY
         if point.cost <= self._current.cost or point.cost <= self._history[turn]:
             self._take(point)
@@ -276,7 +307,7 @@ class RerunSearch:
         else:
             point = self.best
             for _ in range(1 << self._draw(_STRENGTHS)):
-                point = self._point(self._changed(point), point)
+                point = self.point(self._changed(point), point)
             self._set_off(point)
 
     def _set_off(self, point: Point) -> None:
@@ -298,11 +329,11 @@ class RerunSearch:
         plan = min(draws, key=lambda plan: excess(self._unrolling(plan).columns))
         self._tried += _DRAWS
         self._explored += _DRAWS * len(self.best.again.runs)
-        point = self._point(plan, None)
+        point = self.point(plan, None)
         if point.cost < self.best.cost:
             self._take(point)
 
-    def _point(self, plan: Plan, start: Point | Guide | None) -> Point:
+    def point(self, plan: Plan, start: Point | Guide | None) -> Point:
         """Return a plan after a short search from another plan's transfers, from a guide, or from nothing."""
         again = self._unrolling(plan)
         problem = self.arranged(again, addresses=self._addresses)

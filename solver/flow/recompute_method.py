@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ...heuristics.loading import kernels, loads
+from ...heuristics.loading import kernels, loads, plan_kernels
 from ...heuristics.methods import Answer, Limits, OnBetter, Refusal, find_method, register
 from ...heuristics.production.partition import load_networkx
 from ...heuristics.recomputation.reruns import staying
@@ -54,7 +54,7 @@ _BOUND_SHARE = 0.15
     rules=(*RULES, *SEARCH_RULES, _TRANSFERS),
     carries="chosen",
 )
-@loads(begin_solver, kernels, load_solver, load_packing, load_networkx)
+@loads(begin_solver, kernels, plan_kernels, load_solver, load_packing, load_networkx)
 def flow_recompute(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW with recomputation on more and more checkpoints, and search for schedules meanwhile.
 

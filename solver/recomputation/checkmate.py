@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ...heuristics.clock import OutOfTime, until
-from ...heuristics.loading import kernels, loads
+from ...heuristics.loading import kernels, loads, plan_kernels
 from ...heuristics.methods import Answer, Limits, Refusal, register
 from ...heuristics.production.partition import load_networkx
 from ...heuristics.program.placement import build_program
@@ -84,7 +84,7 @@ Local search gives a schedule and a start for the integer program.
     transform=planned,
     rules=(_STATES, _SEARCH),
 )
-@loads(begin_solver, kernels, load_solver, load_packing, load_networkx)
+@loads(begin_solver, kernels, plan_kernels, load_solver, load_packing, load_networkx)
 def checkmate(instance: Instance, limits: Limits) -> Answer:
     """Search the states; then solve the integer program for a schedule, and its relaxation for a bound.
 

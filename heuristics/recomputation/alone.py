@@ -1,0 +1,189 @@
+"""Recomputation alone: a search over plans of an instance in which nothing can be copied.
+
+There, a plan says all. What a run makes stays from that run to its last use before it is made again, and each
+run takes the fastest algorithm that has room beside what stays. So the time of a plan, and the bytes at
+each of its runs, are sums, and thousands of plans are judged in the time that a search for transfers takes
+for one of them. Only bytes are counted, as in memory without addresses.
+
+Plans change by simulated annealing, in cycles of growing length that begin with the best plan so far. A
+change leaves out second runs, moves one to another stage, or replaces a stay by a second run, with the runs
+of producers of its inputs to a random depth. Bytes without room count with a weight that grows while plans
+have too little memory, and falls while they have enough.
+
+Importing this module imports Numba.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+
+from ..search.columns import DEVICE, HOST, Columns, Integers
+from .annealing import AT, BEST, RUNS, TIME, Graph, Program, State, anneal, set_off
+from .reruns import Plan
+
+_ROOM = 8
+"""Number of second runs that there is room for, per task; a change that needs more is not made."""
+
+_CHUNK = 2_000_000
+"""Number of runs that are judged in one call of compiled code."""
+
+_FIRST_CYCLE = 400
+"""Number of plans in the first cycle, per task that may run again."""
+
+_GROWTH = 1.5
+"""How much longer a cycle is than the one before."""
+
+_WEIGHT = 10
+"""Weight of as many bytes without room as the pool has, in mean durations of tasks, at the start."""
+
+_CYCLES = 6
+"""Number of cycles without a better plan after which the search is done."""
+
+
+class PlanSearch:
+    """A search over plans of an instance in which nothing is copied, that can be stopped and continued.
+
+    Parameters
+    ----------
+    columns
+        The instance; its blocks cannot be copied (`is_alone`).
+    maker
+        Per block, the task that may make it again, or -1.
+    last
+        Per task, the last stage in which it may run again.
+    seed
+        Seed of the random decisions.
+
+    Attributes
+    ----------
+    time_ns
+        Time of the best plan so far; None while none has enough memory.
+    """
+
+    def __init__(self, columns: Columns, maker: Integers, last: Integers, seed: int) -> None:
+        unit, tasks = columns.unit, columns.length
+
+        def rounded(size: Integers) -> Integers:
+            return -(-size // unit) * unit
+
+        self._unit = unit
+        again = np.flatnonzero(last > np.arange(tasks))
+        first = np.append(0, np.cumsum(columns.choices))
+        duration, scratch = columns.algorithms.T
+        self._graph = Graph(
+            pool=max(columns.pool, 0) // unit * unit,
+            length=tasks,
+            size=rounded(columns.size),
+            at_start=columns.first == DEVICE,
+            at_end=columns.last == DEVICE,
+            maker=np.where(maker >= 0, maker, -1),
+            last=last,
+            begin=columns.touches.begin,
+            block=columns.touches.block,
+            kind=columns.touches.kind,
+            first=first,
+            time=np.ascontiguousarray(duration),
+            scratch=rounded(scratch),
+        )
+        quickest = np.minimum.reduceat(duration, first[:-1]) if tasks else duration
+        self._mean = max(float(quickest[again].mean()) if len(again) else 1.0, 1.0)
+        self._length = _FIRST_CYCLE * max(len(again), 1)
+        self._calm = 0
+        room = _ROOM * max(len(again), 1)
+        most = tasks + room + 1
+        touches = int(np.diff(columns.touches.begin).max(initial=0)) * most
+
+        def zeros(length: int) -> Integers:
+            return np.zeros(length, np.int64)
+
+        def program() -> Program:
+            return Program(zeros(most), zeros(most), zeros(most), np.zeros(most, np.bool_))
+
+        self._state = State(
+            plan=zeros(room),
+            trial=zeros(room),
+            best=zeros(room),
+            current=program(),
+            judged=program(),
+            until=zeros(len(columns.size)),
+            stays=np.zeros((touches + len(columns.size), 4), np.int64),
+            stack=zeros(tasks + touches),
+            counts=zeros(8),
+            costs=np.array([0.0, _WEIGHT * self._mean / max(self._graph.pool, 1)]),
+            random=np.array([seed], np.uint64),
+        )
+        self._state.counts[TIME] = -1
+        set_off(self._graph, self._state, 0)
+
+    @property
+    def time_ns(self) -> int | None:
+        """Time of the best plan so far, or None."""
+        found = int(self._state.counts[TIME])
+        return None if found < 0 else found
+
+    @property
+    def done(self) -> bool:
+        """Whether no cycle has found a better plan for long."""
+        return self._calm >= _CYCLES
+
+    def best(self) -> Plan:
+        """Return the best plan; nothing runs again in it while there is none."""
+        found = self._state.best[: self._state.counts[BEST]].tolist()
+        return frozenset((run % self._graph.length, run // self._graph.length) for run in found)
+
+    def offer(self, plan: Plan) -> None:
+        """Start from a plan, whose second runs each may be there, if it is better than all so far."""
+        known, state = self.time_ns, self._state
+        if len(plan) > len(state.trial):
+            return
+        runs = sorted(stage * self._graph.length + k for k, stage in plan)
+        state.trial[: len(runs)] = runs
+        set_off(self._graph, state, len(runs))
+        if self.time_ns == known and known is not None:
+            self._begin()
+        else:
+            self._calm = 0
+
+    def narrow(self, share: float) -> None:
+        """Go on with another pool, of some share of this one; plans that were found count no longer."""
+        pool = int(share * self._graph.pool) // self._unit * self._unit
+        self._graph = self._graph._replace(pool=pool)
+        count = int(self._state.counts[BEST])
+        self._state.trial[:count] = self._state.best[:count]
+        self._state.counts[[TIME, AT]] = -1, 0
+        self._calm = 0
+        set_off(self._graph, self._state, count)
+
+    def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
+        """Continue until so many runs have been judged, or some seconds have passed."""
+        until = time.monotonic() + seconds
+        while work > 0 and time.monotonic() < until:
+            state = self._state
+            known = state.counts[TIME]
+            share = min(work, _CHUNK) // int(state.counts[RUNS]) + 1
+            plans = min(share, self._length - int(state.counts[AT]))
+            work -= anneal(self._graph, state, plans, self._length, self._mean)
+            if state.counts[TIME] != known:
+                self._calm = -1
+            if state.counts[AT] >= self._length:
+                self._calm += 1
+                self._length = int(_GROWTH * self._length)
+                self._begin()
+
+    def _begin(self) -> None:
+        """Begin a cycle with the best plan."""
+        state = self._state
+        state.counts[AT] = 0
+        if state.counts[TIME] >= 0:
+            count = int(state.counts[BEST])
+            state.trial[:count] = state.best[:count]
+            set_off(self._graph, state, count)
+
+
+def is_alone(columns: Columns) -> bool:
+    """Return whether nothing of an instance can be copied, so that a plan says all."""
+    on_host = (columns.first == HOST) | (columns.last == HOST)
+    return not ((columns.times[:, :2] >= 0).any() or on_host.any() or columns.carried.any())

@@ -1,0 +1,431 @@
+# mypy: disable-error-code="no-any-return"
+"""The compiled part of the search over plans where nothing is copied (`alone`): it judges and changes them.
+
+Importing this module imports Numba. The compiled code is cached beside this file until the file changes.
+It allocates nothing: what it works in is `State`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ..search.columns import INPUT, OUTPUT, Integers
+
+HOT, COLD = 0.5, 0.0025
+"""Temperatures at which a cycle begins and ends, in mean durations of tasks that may run again."""
+
+WEIGHTS = 0.1, 10_000.0
+"""Least and greatest weight of as many bytes as the pool has, in mean durations of tasks."""
+
+_PERIOD = 1000
+"""Number of plans after which the weight of bytes without room changes."""
+
+_TRIES = 20
+"""Number of draws for a run where memory is short, and for a stay over it."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _compiled(function: _F) -> _F:
+    """Compile a function without Numba's runtime, to run beside Python's threads."""
+    private = function.__name__.startswith("_")
+    options: Any = {"_nrt": False, "no_cpython_wrapper": private, "no_cfunc_wrapper": True}
+    options |= {"cache": True, "nogil": True}
+    return cast(_F, njit(**options)(function))
+
+
+class Graph(NamedTuple):
+    """An instance in which nothing is copied; sizes are rounded up to the unit of the memory model.
+
+    Attributes
+    ----------
+    pool, length
+        Bytes of the pool; number of tasks.
+    size, at_start, at_end, maker
+        Per block: its bytes, whether it is there at first, whether it must be there at the end, and the task
+        that may make it again, or -1.
+    last
+        Per task, the last stage in which it may run again.
+    begin, block, kind
+        Per task, where its touches begin; per touch, the block and what is done with it.
+    first, time, scratch
+        Per task, where its algorithms begin; per algorithm, duration and workspace.
+    """
+
+    pool: int
+    length: int
+    size: Integers
+    at_start: NDArray[np.bool_]
+    at_end: NDArray[np.bool_]
+    maker: Integers
+    last: Integers
+    begin: Integers
+    block: Integers
+    kind: Integers
+    first: Integers
+    time: Integers
+    scratch: Integers
+
+
+class Program(NamedTuple):
+    """The runs of a plan in order.
+
+    Attributes
+    ----------
+    task, stage, live
+        Per run: its task, its stage, and the bytes of blocks while it runs.
+    useful
+        Per run, whether something reads what it makes, or it is a first run.
+    """
+
+    task: Integers
+    stage: Integers
+    live: Integers
+    useful: NDArray[np.bool_]
+
+
+class State(NamedTuple):
+    """What the search works in.
+
+    Attributes
+    ----------
+    plan, trial, best
+        Second runs in order, each as its stage times the number of tasks plus its task: of the current plan,
+        of the one to judge, and of the best one.
+    current, judged
+        Programs of the first two.
+    until
+        Per block, the last run that needs the copy that is looked at; or the last run that touched it.
+    stays
+        Per stay that a second run can replace: its task and stage, and the runs before and after the stay.
+    stack
+        Tasks whose producers are still to be looked at.
+    counts
+        As the numbers `PLAN` to `AT` say.
+    costs
+        Cost of the current plan, and the weight of a byte without room.
+    random
+        State of the random numbers.
+    """
+
+    plan: Integers
+    trial: Integers
+    best: Integers
+    current: Program
+    judged: Program
+    until: Integers
+    stays: Integers
+    stack: Integers
+    counts: Integers
+    costs: NDArray[np.float64]
+    random: NDArray[np.uint64]
+
+
+PLAN, BEST, RUNS, STAYS, TIME, LACKING, BALANCE, AT = range(8)
+"""Numbers of second runs in the current and in the best plan, of runs and stays of the current program; time
+of the best plan, -1 while there is none; bytes that the current program lacks; how many more of the last
+plans lacked bytes than not; plans of this cycle so far."""
+
+COST, WEIGHT = range(2)
+"""Indices of the costs."""
+
+
+@_compiled
+def _draw(random: NDArray[np.uint64], below: int) -> int:
+    """Return a random integer that is at least 0 and below a limit (splitmix64)."""
+    random[0] += np.uint64(0x9E3779B97F4A7C15)
+    z = random[0]
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    drawn: Any = np.int64((z >> np.uint64(1)) % np.uint64(below))
+    return drawn
+
+
+@_compiled
+def _laid_out(graph: Graph, plan: Integers, count: int, program: Program) -> int:
+    """Put the runs of a plan in order; return their number."""
+    runs = 0
+    j = 0
+    for t in range(graph.length + 1):
+        while j < count and plan[j] // graph.length == t:
+            program.task[runs] = plan[j] % graph.length
+            program.stage[runs] = t
+            runs += 1
+            j += 1
+        if t < graph.length:
+            program.task[runs] = t
+            program.stage[runs] = t
+            runs += 1
+    return runs
+
+
+@_compiled
+def _judge(graph: Graph, program: Program, runs: int, until: Integers) -> tuple[int, int]:
+    """Fill in what is live at each run, and which runs are of use; return time, and the bytes that lack."""
+    live = program.live
+    for i in range(runs):
+        live[i] = 0
+    for d in range(len(graph.size)):
+        until[d] = runs if graph.at_end[d] else -1
+    for i in range(runs - 1, -1, -1):
+        k = program.task[i]
+        useful = program.stage[i] == k
+        for e in range(graph.begin[k], graph.begin[k + 1]):
+            if graph.kind[e] == OUTPUT and until[graph.block[e]] > i:
+                useful = True
+        program.useful[i] = useful
+        if not useful:
+            continue
+        for e in range(graph.begin[k], graph.begin[k + 1]):
+            d = graph.block[e]
+            if graph.kind[e] == OUTPUT:
+                live[i] += graph.size[d]
+                end = max(until[d], i)
+                if end + 1 < runs:
+                    live[end + 1] -= graph.size[d]
+                until[d] = -1
+            elif until[d] < i:
+                until[d] = i
+    present = 0
+    for d in range(len(graph.size)):
+        if graph.at_start[d] and until[d] >= 0:
+            present += graph.size[d]
+            if until[d] + 1 < runs:
+                live[until[d] + 1] -= graph.size[d]
+    time = lacking = 0
+    for i in range(runs):
+        present += live[i]
+        live[i] = present
+        if not program.useful[i]:
+            continue  # what is there then is there at the run before it as well
+        k = program.task[i]
+        quickest = leanest = -1
+        for a in range(graph.first[k], graph.first[k + 1]):
+            fits = present + graph.scratch[a] <= graph.pool
+            if fits and (quickest < 0 or graph.time[a] < graph.time[quickest]):
+                quickest = a
+            if leanest < 0 or graph.scratch[a] < graph.scratch[leanest]:
+                leanest = a
+        if quickest < 0:
+            lacking += present + graph.scratch[leanest] - graph.pool
+            quickest = leanest
+        time += graph.time[quickest]
+    return time, lacking
+
+
+@_compiled
+def _has(plan: Integers, count: int, run: int) -> bool:
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if plan[middle] < run:
+            low = middle + 1
+        else:
+            high = middle
+    return low < count and plan[low] == run
+
+
+@_compiled
+def _added(plan: Integers, count: int, run: int) -> int:
+    """Add a second run to a plan; return the number that it has then, which is the same if it has it."""
+    if count == len(plan) or _has(plan, count, run):
+        return count
+    i = count
+    while i > 0 and plan[i - 1] > run:
+        plan[i] = plan[i - 1]
+        i -= 1
+    plan[i] = run
+    return count + 1
+
+
+@_compiled
+def _without(plan: Integers, count: int, index: int) -> int:
+    for i in range(index, count - 1):
+        plan[i] = plan[i + 1]
+    return count - 1
+
+
+@_compiled
+def _left_out(graph: Graph, state: State, count: int) -> int:
+    """Leave out a second run, or all second runs of its stage."""
+    plan = state.trial
+    index = _draw(state.random, count)
+    if _draw(state.random, 4):
+        return _without(plan, count, index)
+    stage = plan[index] // graph.length
+    kept = 0
+    for i in range(count):
+        if plan[i] // graph.length != stage:
+            plan[kept] = plan[i]
+            kept += 1
+    return kept
+
+
+@_compiled
+def _shifted(graph: Graph, state: State, count: int) -> int:
+    """Move a second run to a stage near its own."""
+    plan = state.trial
+    index = _draw(state.random, count)
+    k, stage = plan[index] % graph.length, plan[index] // graph.length
+    step = 1 + _draw(state.random, 8)
+    other = stage + step if _draw(state.random, 2) else stage - step
+    other = min(max(other, k + 1), graph.last[k])
+    run = other * graph.length + k
+    if other <= k or _has(plan, count, run):
+        return count
+    return _added(plan, _without(plan, count, index), run)
+
+
+@_compiled
+def _bridged(graph: Graph, state: State, count: int) -> int:
+    """Replace a stay by a second run, with the producers of its inputs to a random depth.
+
+    More often than not, it is a stay over a run for which memory is short.
+    """
+    random, program, stays = state.random, state.current, state.stays
+    runs, known = state.counts[RUNS], state.counts[STAYS]
+    if not known:
+        return count
+    over = _draw(random, runs)
+    if state.counts[LACKING] and _draw(random, 8):
+        for _ in range(_TRIES):
+            if program.live[over] > graph.pool:
+                break
+            over = _draw(random, runs)
+    for _ in range(_TRIES):
+        s = _draw(random, known)
+        if stays[s, 2] < over < stays[s, 3]:
+            break
+    else:
+        return count
+    deep = _draw(random, 3)
+    stage = stays[s, 1]
+    state.stack[0] = stays[s, 0]
+    top = 1
+    while top:
+        top -= 1
+        k = state.stack[top]
+        grown = _added(state.trial, count, stage * graph.length + k)
+        if grown == count:
+            continue
+        count = grown
+        for e in range(graph.begin[k], graph.begin[k + 1]):
+            maker = graph.maker[graph.block[e]] if graph.kind[e] == INPUT else -1
+            if not (0 <= maker < stage <= graph.last[maker] and top < len(state.stack)):
+                continue
+            if deep and _draw(random, 100) < (50 if deep == 1 else 90):
+                state.stack[top] = maker
+                top += 1
+    return count
+
+
+@_compiled
+def _take(graph: Graph, state: State, runs: int) -> None:
+    """Make the judged program the current one, without the runs that are of no use; note its stays."""
+    judged, program, until = state.judged, state.current, state.until
+    for d in range(len(until)):
+        until[d] = -1
+    kept = second = known = 0
+    for i in range(runs):
+        if not judged.useful[i]:
+            continue
+        k, stage = judged.task[i], judged.stage[i]
+        program.task[kept], program.stage[kept], program.live[kept] = k, stage, judged.live[i]
+        if k != stage:
+            state.plan[second] = stage * graph.length + k
+            second += 1
+        for e in range(graph.begin[k], graph.begin[k + 1]):
+            d = graph.block[e]
+            maker = graph.maker[d] if graph.kind[e] == INPUT else -1
+            if 0 <= maker < stage <= graph.last[maker] and maker < k and until[d] + 1 < kept:
+                state.stays[known, 0], state.stays[known, 1] = maker, stage
+                state.stays[known, 2], state.stays[known, 3] = until[d], kept
+                known += 1
+            until[d] = kept
+        kept += 1
+    for d in range(len(until)):
+        maker = graph.maker[d] if graph.at_end[d] else -1
+        if 0 <= maker < graph.length <= graph.last[maker] and until[d] >= 0 and until[d] + 1 < kept:
+            state.stays[known, 0], state.stays[known, 1] = maker, graph.length
+            state.stays[known, 2], state.stays[known, 3] = until[d], kept
+            known += 1
+    state.counts[PLAN], state.counts[RUNS], state.counts[STAYS] = second, kept, known
+
+
+@_compiled
+def set_off(graph: Graph, state: State, count: int) -> None:
+    """Make the plan that is in `trial` the current one."""
+    runs = _laid_out(graph, state.trial, count, state.judged)
+    time, lacking = _judge(graph, state.judged, runs, state.until)
+    _take(graph, state, runs)
+    _note(state, time, lacking)
+
+
+@_compiled
+def _note(state: State, time: int, lacking: int) -> None:
+    """Note the cost of the current plan, and whether it is the best one."""
+    state.counts[LACKING] = lacking
+    state.costs[COST] = time + state.costs[WEIGHT] * lacking
+    if lacking == 0 and (state.counts[TIME] < 0 or time < state.counts[TIME]):
+        state.counts[TIME] = time
+        state.counts[BEST] = state.counts[PLAN]
+        for i in range(state.counts[PLAN]):
+            state.best[i] = state.plan[i]
+
+
+@_compiled
+def anneal(graph: Graph, state: State, plans: int, length: int, mean: float) -> int:
+    """Go on with a cycle of some length for so many plans; return the number of runs that were judged.
+
+    Parameters
+    ----------
+    graph, state
+        The instance, and the search.
+    plans, length
+        Number of plans to judge, and that of the whole cycle.
+    mean
+        Mean duration of tasks that may run again.
+    """
+    counts, costs, random = state.counts, state.costs, state.random
+    judged_runs = 0
+    least, most = WEIGHTS[0] * mean / max(graph.pool, 1), WEIGHTS[1] * mean / max(graph.pool, 1)
+    for _ in range(plans):
+        counts[AT] += 1
+        heat = mean * HOT * (COLD / HOT) ** (counts[AT] / length)
+        count = counts[PLAN]
+        for i in range(count):
+            state.trial[i] = state.plan[i]
+        draw = _draw(random, 100)
+        for _ in range(1 + (draw < 11) + (draw < 3)):
+            draw = _draw(random, 100)
+            if count and draw < 30:
+                count = _left_out(graph, state, count)
+            elif count and draw < 50:
+                count = _shifted(graph, state, count)
+            else:
+                count = _bridged(graph, state, count)
+        runs = _laid_out(graph, state.trial, count, state.judged)
+        judged_runs += runs
+        time, lacking = _judge(graph, state.judged, runs, state.until)
+        more = time + costs[WEIGHT] * lacking - costs[COST]
+        if more <= 0 or _draw(random, 1 << 53) < math.exp(-more / heat) * (1 << 53):
+            _take(graph, state, runs)
+            _note(state, time, lacking)
+        counts[BALANCE] += 1 if counts[LACKING] else -1
+        if counts[AT] % _PERIOD == 0:
+            factor = 1.0
+            if counts[BALANCE] > _PERIOD // 2:
+                factor = min(1.1, most / costs[WEIGHT])
+            elif counts[BALANCE] < -_PERIOD // 2:
+                factor = max(1 / 1.1, least / costs[WEIGHT])
+            costs[COST] += (factor - 1) * costs[WEIGHT] * counts[LACKING]
+            costs[WEIGHT] *= factor
+            counts[BALANCE] = 0
+    return judged_runs

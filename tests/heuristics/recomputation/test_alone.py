@@ -1,0 +1,138 @@
+"""The search over plans where nothing can be copied: against exhaustive search, and within the method."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.random import default_rng
+
+from pebbler.heuristics.methods import Limits
+from pebbler.heuristics.recomputation.alone import PlanSearch, is_alone
+from pebbler.heuristics.recomputation.reruns import last_stages
+from pebbler.heuristics.recomputation.search import RerunSearch
+from pebbler.heuristics.search.columns import columns_of
+from pebbler.instances.instance import Instance
+from pebbler.instances.suites.generators import Knobs, generate
+from pebbler.instances.suites.shapes import Layered
+from pebbler.instances.suites.tiny import recomputing, scaled, without_copies
+from pebbler.instances.units import PAGE_BYTES
+from pebbler.solver.exhaustive.brute_force import brute_force
+from pebbler.solver.flow.recompute_method import flow_recompute
+from pebbler.validate.check import check
+
+
+def tiny(seed: int) -> Instance:
+    """A tiny instance in which nothing can be copied, and nothing has to be."""
+    instance = without_copies(recomputing(seed))
+    blocks = tuple(
+        msgspec.structs.replace(block, finally_="anywhere" if block.finally_ == "host" else block.finally_)
+        for block in instance.blocks
+    )
+    return msgspec.structs.replace(instance, blocks=blocks)
+
+
+def layered(seed: int, percent: int = 60) -> Instance:
+    """A random graph without copies, in some share of what the pool could give and take."""
+    alone = Knobs(
+        backward=False, recomputable_percent=100, transfer_percent=0, fast_percent=0, slack_percent=percent
+    )
+    return generate("layered", Layered(size=40, width=5), alone, default_rng(seed))
+
+
+def search_of(instance: Instance, seed: int = 0) -> PlanSearch:
+    """The search over plans of an instance in divisible memory."""
+    maker = np.full(len(instance.blocks), -1, dtype=np.int64)
+    for k, task in enumerate(instance.tasks):
+        if task.recomputable:
+            maker[[*task.outputs]] = k
+    columns = columns_of(instance, "divisible")
+    return PlanSearch(columns, maker, np.array(last_stages(instance), dtype=np.int64), seed)
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 20) for start in range(0, 80, 20)])
+def test_tiny_instances_are_solved_as_by_exhaustive_search(seeds: range) -> None:
+    solved = 0
+    for seed in seeds:
+        instance = tiny(seed)
+        optimum = brute_force(instance, "divisible", most_states=30_000)
+        search = search_of(instance)
+        search.run(work=200_000)
+        assert search.time_ns == (None if optimum is None else optimum.makespan_ns), seed
+        solved += optimum is not None
+    assert solved > 5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_plan_takes_as_long_as_it_says(seed: int) -> None:
+    instance = layered(seed)
+    plans = search_of(instance, seed)
+    plans.run(work=3_000_000)
+    assert plans.time_ns is not None
+    assert plans.best()
+    search = RerunSearch(instance, "divisible", seed)
+    search.offer_plan(plans.best(), None)
+    assert search.makespan_ns is not None
+    assert search.makespan_ns <= plans.time_ns
+    in_pages = RerunSearch(scaled(instance, size=PAGE_BYTES), "paged", seed)
+    in_pages.offer_plan(plans.best(), None)
+    schedule = in_pages.schedule("plans")
+    assert schedule is not None
+    assert schedule.makespan_ns == plans.time_ns
+    assert check(scaled(instance, size=PAGE_BYTES), schedule).reasons == ()
+
+
+def test_the_same_seed_gives_the_same_plan_however_it_is_stopped() -> None:
+    instance = layered(0)
+    once, twice = search_of(instance), search_of(instance)
+    once.run(work=2_000_000)
+    other = search_of(instance)
+    other.run(work=2_000_000)
+    assert (once.time_ns, once.best()) == (other.time_ns, other.best())
+    while twice.time_ns is None or twice.time_ns > (once.time_ns or math.inf):
+        assert not twice.done
+        twice.run(work=100_000)
+
+
+def test_a_plan_that_is_offered_is_where_the_search_goes_on() -> None:
+    instance = layered(1)
+    known = search_of(instance)
+    known.run(work=3_000_000)
+    search = search_of(instance, seed=1)
+    assert search.time_ns is None
+    search.offer(known.best())
+    assert search.time_ns == known.time_ns
+    assert search.best() == known.best()
+    search.offer(frozenset())
+    assert search.best() == known.best()
+    assert not search.done
+    search.run(work=200_000)
+    assert search.time_ns <= known.time_ns
+
+
+def test_the_search_ends_after_cycles_without_a_better_plan() -> None:
+    search = search_of(tiny(0))
+    while not search.done:
+        search.run(work=1_000_000)
+
+
+def test_it_is_for_instances_without_copies() -> None:
+    assert is_alone(columns_of(tiny(0), "paged"))
+    copied = [is_alone(columns_of(recomputing(seed), "paged")) for seed in range(20)]
+    assert not all(copied)
+    for seed in range(20):
+        instance = recomputing(seed)
+        if any(block.prefetch_ns is not None for block in instance.blocks):
+            assert not copied[seed]
+
+
+def test_the_method_plans_so() -> None:
+    instance = scaled(layered(2), size=PAGE_BYTES)
+    plans = search_of(layered(2))
+    plans.run(work=3_000_000)
+    answer = flow_recompute(instance, Limits(4.0, memory="paged"))
+    assert answer.schedule is not None
+    assert plans.time_ns is not None
+    assert answer.schedule.makespan_ns <= 1.02 * plans.time_ns
