@@ -284,6 +284,17 @@ def _shifted(graph: Graph, state: State, count: int) -> int:
 
 
 @_compiled
+def _stays(graph: Graph, program: Program, runs: int, block: int, at: int) -> bool:
+    """Return whether a block that a run may need is there in any case, for a run behind it."""
+    for i in range(at, runs):
+        k = program.task[i]
+        for e in range(graph.begin[k], graph.begin[k + 1]):
+            if graph.block[e] == block:
+                return graph.kind[e] != OUTPUT
+    return graph.at_end[block]
+
+
+@_compiled
 def _bridged(graph: Graph, state: State, count: int) -> int:
     """Replace a stay by a second run, with the producers of its inputs to a random depth.
 
@@ -318,9 +329,11 @@ def _bridged(graph: Graph, state: State, count: int) -> int:
         count = grown
         for e in range(graph.begin[k], graph.begin[k + 1]):
             maker = graph.maker[graph.block[e]] if graph.kind[e] == INPUT else -1
-            if not (0 <= maker < stage <= graph.last[maker] and top < len(state.stack)):
+            if not (deep and 0 <= maker < stage <= graph.last[maker] and top < len(state.stack)):
                 continue
-            if deep and _draw(random, 100) < (50 if deep == 1 else 90):
+            if _draw(random, 100) >= (50 if deep == 1 else 90):
+                continue
+            if not _stays(graph, program, runs, graph.block[e], stays[s, 3]):
                 state.stack[top] = maker
                 top += 1
     return count

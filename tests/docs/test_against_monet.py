@@ -1,0 +1,204 @@
+"""The comparison with MONeT's published schedules: its reading of their files, its runs, its table."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from against_monet import Published, jobs, main, read_folder, read_log, read_network, report, wide
+from pebbler.benchmark.output.machine import Origin
+from pebbler.benchmark.sweeps.jobs import Found
+from pebbler.benchmark.sweeps.results import Run
+from pebbler.instances.errors import PebblerError
+from pebbler.instances.suites.tiny import tiny_instance
+from pebbler.validate.schedule import MemoryModel
+
+from ..benchmark.swept import ABOUT
+
+SMALL = tiny_instance(0)
+
+LOG = """Thread count was 12 (of 48 available processors)
+Best objective 9.000000000000e+02, best bound 8.000000000000e+02, gap 11.1111%
+Explored 1 nodes (2 simplex iterations) in 3.50 seconds
+
+Thread count was 12 (of 48 available processors)
+
+Explored 9106 nodes (37189075 simplex iterations) in 86400.57 seconds
+Best objective 1.700000000000e+03, best bound 1.650400000000e+03, gap 2.9%
+"""
+
+
+@pytest.fixture
+def theirs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Classes with the names of theirs, which cannot be imported where their files are read."""
+    module = ModuleType("monet.solver_info")
+
+    class SolverInfo:
+        pass
+
+    class Node:
+        class D:
+            pass
+
+    for kind, name in ((SolverInfo, "SolverInfo"), (Node, "Node"), (Node.D, "Node.D")):
+        kind.__module__, kind.__qualname__ = module.__name__, name
+    module.SolverInfo, module.Node = SolverInfo, Node  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "monet", ModuleType("monet"))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return SimpleNamespace(SolverInfo=SolverInfo, Node=Node)
+
+
+def written(theirs: Any, path: Path) -> Path:
+    """A schedule of theirs: a chain of four operators with a loss and its gradients."""
+    information = theirs.SolverInfo()
+    information.model_name, information.bs = "small", 4
+    information.nodes = {}
+    for i, (size, time) in enumerate(((512, 2.5), (512, 1.0), (512, 1.0), (0, 0.004))):
+        node = theirs.Node()
+        node.mem, node.fixed_mem = np.int64(size * 1024), 100 * 1024 + i
+        node.workspace_compute = [np.float32(time)]
+        node.inner = theirs.Node.D
+        information.nodes[i] = node
+    information.edge_list = [(0, 1, 0), (1, 2, 0), (0, 2, 0), (2, 3, 0)]
+    path.write_bytes(pickle.dumps([information, theirs.Node()], protocol=3))
+    return path
+
+
+@pytest.fixture
+def zoo(theirs: Any, tmp_path: Path) -> Path:
+    folder = tmp_path / "zoo" / "checkmate_small_4_24hr"
+    folder.mkdir(parents=True)
+    written(theirs, folder / "checkmate_solution_small_4_normal_1.50.pkl")
+    (folder / "checkmate_small_4_01.5").write_text(LOG)
+    (folder / "checkmate_small_normal_2_new").write_text("Model is infeasible")
+    (tmp_path / "zoo" / "checkmate_empty").mkdir()
+    return tmp_path / "zoo"
+
+
+def run(
+    name: str, makespan: int | None, bound: int, seconds: float = 60.0, memory: MemoryModel = "paged"
+) -> Run:
+    setting = jobs({name: SMALL}, seconds)[0].setting
+    return Run(
+        fingerprint=f"{name} {seconds} {memory}",
+        about=dataclasses.replace(ABOUT, problem=name),
+        seed=0,
+        setting=dataclasses.replace(setting, memory_model=memory),
+        found=Found(
+            status="unknown" if makespan is None else "feasible",
+            stopped_by="time limit",
+            iteration_ns=makespan,
+            lower_bound_ns=bound,
+            bound_by="flow-recompute-lp-highs",
+            certified=True,
+            trace=[] if makespan is None else [(1.0, 2 * makespan, 1), (2.5, makespan, bound)],
+        ),
+        wall_seconds=None,
+        date="2026-01-02",
+        origin=Origin("a machine", "3.11.7", {"pebbler": "0.1.0"}, None),
+    )
+
+
+def test_a_schedule_gives_their_graph_in_their_units(theirs: Any, tmp_path: Path) -> None:
+    network = read_network(written(theirs, tmp_path / "a.pkl"))
+    assert (network.name, network.resident) == ("small/4", 100)
+    assert b'"cost_ram": 512, "cost_cpu": 250' in network.graph
+    assert b'{"source": 0, "target": 2}' in network.graph
+
+
+def test_a_log_gives_the_last_that_it_says(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(LOG)
+    assert read_log(log) == Published(1700, 1650, 86400.57, 12)
+    log.write_text(LOG.replace("1.700000000000e+03", "-"))
+    assert read_log(log) == Published(None, 1650, 86400.57, 12)
+    log.write_text("Best objective -, best bound -, gap -\nExplored 0 in 1.0 seconds\nThread count was 1")
+    assert read_log(log) is None
+    log.write_text("Academic license")
+    assert read_log(log) is None
+
+
+def test_a_folder_gives_problems_under_the_budgets_of_its_logs(zoo: Path) -> None:
+    problems, published = read_folder(zoo)
+    assert list(problems) == list(published) == ["small/4, 1.5 GB"]
+    (instance,) = problems.values()
+    assert instance.budget_bytes == 1.5 * 1024 * 1024 - 100
+    assert [task.algorithms[0].duration_ns for task in instance.tasks] == [250, 100, 100, 0]
+    assert len(instance.blocks) == 3  # what has no bytes is no block
+    assert all(task.recomputable for task in instance.tasks)
+
+
+def test_what_is_no_copy_of_theirs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PebblerError, match="copy monet-schedules anew"):
+        read_folder(tmp_path)
+    broken = tmp_path / "a.pkl"
+    broken.write_bytes(pickle.dumps([1, 2]))
+    with pytest.raises(PebblerError, match="cannot be read"):
+        read_network(broken)
+    broken.write_bytes(b"")
+    with pytest.raises(PebblerError, match="cannot be read"):
+        read_network(broken)
+
+
+def test_nothing_of_a_file_is_executed(tmp_path: Path) -> None:
+    class Harm:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "harm",)
+
+    for harm in (Harm(), print, np.save):
+        harmful = tmp_path / "a.pkl"
+        harmful.write_bytes(pickle.dumps([harm, 2]))
+        with pytest.raises(PebblerError, match="which is not read"):
+            read_network(harmful)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_problems_with_a_wide_gap_get_more_time() -> None:
+    problems = {"a/1, 5 GB": SMALL, "a/1, 6 GB": SMALL}
+    runs = [
+        run("a/1, 5 GB", 120, 100),
+        run("a/1, 6 GB", 100, 100),
+        run("a/1, 6 GB", 150, 100, memory="contiguous"),
+    ]
+    assert list(wide(problems, runs)) == ["a/1, 5 GB"]
+
+
+def test_the_table_puts_both_side_by_side() -> None:
+    runs = [
+        run("a/1, 5 GB", 1300, 1000),
+        run("a/1, 5 GB", 1200, 1100, seconds=600.0),
+        run("a/1, 5 GB", 1212, 1000, memory="contiguous"),
+        run("a/1, 10 GB", 1001, 1000),
+    ]
+    published = {
+        "a/1, 5 GB": Published(1250, 1150, 86400.4, 12),
+        "a/1, 10 GB": Published(1000, 1000, 7.61, 48),
+        "a/1, 7 GB": Published(None, 1, 1.0, 1),  # without a run
+    }
+    told = report(runs, published)
+    assert "met or beaten in 1 of 2 problems, and its bound in 1." in told
+    assert "The gap is 4.60% in the median and 9.09% at worst." in told
+    lines = [line for line in told.splitlines() if line.startswith("| a/1")]
+    assert [line.split(" | ")[0] for line in lines] == ["| a/1, 10 GB", "| a/1, 5 GB"]
+    assert "| 1,250 | 1,150 | 86,400 s, 12 threads | 1,200 | 1,100 | 9.09% | 600 s | 2.5 s | +1.00% |" in told
+    assert "| not met | none |" in told
+
+
+def test_the_script_makes_runs_and_tells(
+    zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("against_monet.SHORT", 1.0)
+    monkeypatch.setattr("against_monet.LONG", 1.0)
+    data = tmp_path / "data.sqlite"
+    main([str(zoo), "--data", str(data)])
+    first = capsys.readouterr().out
+    assert "met or beaten in 1 of 1 problems" in first
+    main(["--data", str(data)])
+    assert capsys.readouterr().out == first
