@@ -69,12 +69,12 @@ class PlanSearch:
         def rounded(size: Integers) -> Integers:
             return -(-size // unit) * unit
 
-        self._unit = unit
+        self._unit, self._pool = unit, max(columns.pool, 0)
         again = np.flatnonzero(last > np.arange(tasks))
         first = np.append(0, np.cumsum(columns.choices))
         duration, scratch = columns.algorithms.T
         self._graph = Graph(
-            pool=max(columns.pool, 0) // unit * unit,
+            pool=self._pool // unit * unit,
             length=tasks,
             size=rounded(columns.size),
             at_start=columns.first == DEVICE,
@@ -147,10 +147,9 @@ class PlanSearch:
         else:
             self._calm = 0
 
-    def narrow(self, share: float) -> None:
-        """Go on with another pool, of some share of this one; plans that were found count no longer."""
-        pool = int(share * self._graph.pool) // self._unit * self._unit
-        self._graph = self._graph._replace(pool=pool)
+    def keep_to(self, part: float) -> None:
+        """Go on in a part of the pool, from 0 to 1; plans that were found in another count no longer."""
+        self._graph = self._graph._replace(pool=int(part * self._pool) // self._unit * self._unit)
         count = int(self._state.counts[BEST])
         self._state.trial[:count] = self._state.best[:count]
         self._state.counts[[TIME, AT]] = -1, 0

@@ -113,7 +113,7 @@ class ContiguousRerunSearch(RerunSearch):
             fits = point.search.makespan_ns is not None and self._put_in_places(point)
             part = min(self._part + _WIDER, 1.0) if fits else max(self._part - _NARROWER, _LEAST)
             if part != self._part:
-                plans.narrow(part / self._part)
+                plans.keep_to(part)
                 self._part = part
 
     def _put_in_places(self, point: Point) -> bool:

@@ -112,6 +112,22 @@ def test_a_plan_that_is_offered_is_where_the_search_goes_on() -> None:
     assert search.time_ns <= known.time_ns
 
 
+def test_plans_in_a_part_of_the_pool_are_no_shorter() -> None:
+    search = search_of(layered(1))
+    search.run(work=3_000_000)
+    whole = search.time_ns
+    search.keep_to(0.93)
+    assert not search.done
+    search.run(work=6_000_000)
+    part = search.time_ns
+    search.keep_to(1.0)
+    assert search.time_ns == part  # what fits a part fits the whole
+    search.run(work=3_000_000)
+    assert whole is not None
+    assert part is not None
+    assert whole < part
+
+
 def test_the_search_ends_after_cycles_without_a_better_plan() -> None:
     search = search_of(tiny(0))
     while not search.done:
