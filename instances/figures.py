@@ -159,3 +159,21 @@ def _where(document: msgspec.Struct) -> str:
     kind = type(document).__name__.lower()
     name = getattr(document, "name", None)
     return f"{kind} {shown(name)}" if type(name) is str else kind
+
+
+def require_names(key: str, names: list[str]) -> None:
+    """Refuse names of which two are the same.
+
+    Raises
+    ------
+    FormatError
+        With the name, and the places of both in the list.
+    """
+    if len(set(names)) == len(names):
+        return
+    first: dict[str, int] = {}
+    for i, name in enumerate(names):
+        if first.setdefault(name, i) != i:
+            raise FormatError(
+                f"{key}[{i}] has the name {shown(name)} of {key}[{first[name]}]; give each its own"
+            )

@@ -334,7 +334,7 @@ class _Proof:
             if operation.task is not None and is_on_host(self.instance, operation):
                 self._host_run(p, operation.task, state, required[operation.task])
             elif operation.task is not None:
-                self._run(p, operation.task, state, current, required[operation.task])
+                self._run(p, operation, state, current, required[operation.task])
             elif operation.block is not None:
                 self._copy(p, operation.block, state[operation.block], current)
         self._carried(state, current)
@@ -385,18 +385,23 @@ class _Proof:
     def _run(
         self,
         p: int,
-        k: int,
+        run: Operation,
         state: list[_Content],
         current: dict[int, Residence],
         required: dict[int, int],
     ) -> None:
-        task = self.instance.tasks[k]
+        """Check a run on the device, which reads what its algorithm reads, and nothing else."""
+        assert run.task is not None
+        assert run.algorithm is not None
+        task = self.instance.tasks[run.task]
+        own = task.algorithms[run.algorithm].inputs
+        reads = (*(task.inputs if own is UNSET else own), *task.updates)
         for residence in self.acquired.get(p, []):
             if residence.block is not None:
                 current[residence.block] = residence
-        for d in task.blocks:
+        for d in (*reads, *task.outputs):
             self._is_there(p, d, current)
-        for d in (*task.inputs, *task.updates):
+        for d in reads:
             if state[d].device != required[d]:
                 self.fail(
                     f"{self.name(p)} needs version {required[d]} of '{self.block(d).name}', "
@@ -408,7 +413,7 @@ class _Proof:
                 self.fail(f"{self.name(p)} writes '{self.block(d).name}' while an offload may be copying it")
             content.device = self._next(p, d, content, required)
             content.written_by = p
-        self._one_base(p, task.blocks, current)
+        self._one_base(p, (*reads, *task.outputs), current)
 
     def _host_run(self, p: int, k: int, state: list[_Content], required: dict[int, int]) -> None:
         """Check a run on the host, which reads and writes copies there, and touches nothing on the device."""

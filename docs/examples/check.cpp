@@ -272,7 +272,7 @@ std::vector<std::string> check(const Value& instance, const Value& schedule) {
         Numbers inputs, writes, uses;
         if (runs) {
             const Value& task = tasks[op["task"].number];
-            inputs = task.list("inputs");
+            inputs = (ways[p]->has("inputs") ? *ways[p] : task).list("inputs");
             writes = task.list("outputs");
             for (Number d : task.list("updates")) inputs.push_back(d), writes.push_back(d);
             uses = inputs;

@@ -127,17 +127,16 @@ def check(instance, schedule):
             "it has too many workspaces or too few",
         )
         updates, outputs = task.get("updates", []), task["outputs"]
+        reads = [*ways.get(p, {}).get("inputs", task["inputs"]), *updates]
         if p in ways:
             current.update(arrived)
-        uses = (
-            [*task["inputs"], *updates, *outputs] if p in ways else [op["block"]] * (op["kind"] != "prefetch")
-        )
+        uses = [*reads, *outputs] if p in ways else [op["block"]] * (op["kind"] != "prefetch")
         for d in uses:
             stay = current.get(d)
             there = stay and (stay["p"] == p or before(stay["p"], p))
             kept = there and (not stay["free"] or any(q == p or before(p, q) for q in stay["free"]))
             need(kept, p, f"block {d} need not be on the device")
-        for d in [*task["inputs"], *updates]:
+        for d in reads:
             need(
                 found[d]["device"] == finds[op["task"]][d],
                 p,

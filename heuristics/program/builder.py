@@ -349,7 +349,7 @@ class ProgramBuilder:
             When an input is not resident.
         """
         what = self.instance.tasks[task]
-        waits = self._data_waits(what, after)
+        waits = self._data_waits(what, algorithm, after)
         outputs = [d for d in what.outputs if d not in self._open]
         workspace = what.algorithms[algorithm].workspace_bytes
         places, scratch = self._place_all(outputs, workspace, what.name, at or {}, workspace_at)
@@ -358,7 +358,7 @@ class ProgramBuilder:
         i = self._issue("compute", "run", duration, waits, task=task, algorithm=algorithm)
         for d, place in places:
             self._open_stay(d, place, i)
-        for d in what.blocks:
+        for d in what.touches(algorithm):
             self._open[d].users["compute"] = i
         for d in (*what.outputs, *what.updates):
             self._written_by[d] = i
@@ -687,10 +687,10 @@ class ProgramBuilder:
         acquired_by = self._open[block].acquired_by
         return set() if acquired_by is None else {acquired_by}
 
-    def _data_waits(self, what: Task, after: Iterable[int]) -> set[int]:
+    def _data_waits(self, what: Task, algorithm: int, after: Iterable[int]) -> set[int]:
         """Return what a run waits for because of data: `after`, arrivals, and copies of its blocks."""
         waits = set(after)
-        for d in what.inputs:
+        for d in what.reads(algorithm):
             waits |= self._arrival(d, what.name)
         for d in (*what.updates, *(d for d in what.outputs if d in self._open)):
             waits |= self._arrival(d, what.name)

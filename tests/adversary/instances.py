@@ -188,12 +188,42 @@ def with_host_work(rng: Random, instance: Instance) -> Instance:
     return msgspec.structs.replace(instance, tasks=tuple(tasks))
 
 
+def with_own_inputs(rng: Random, instance: Instance) -> Instance:
+    """Return the instance with tasks whose algorithms read different blocks.
+
+    They read what exists then: less than the task's inputs, or other blocks. Most take other times.
+    """
+    tasks, exists = list(instance.tasks), [block.initially != "absent" for block in instance.blocks]
+    for k, task in enumerate(tasks):
+        there = [d for d, has in enumerate(exists) if has and d not in task.updates]
+        for d in task.outputs:
+            exists[d] = True
+        if not there or not chance(rng, 75):
+            continue
+        algorithms = list(task.algorithms)
+        for _ in range(rng.choice((1, 1, 2))):
+            read = tuple(d for d in there if chance(rng, 50))
+            if {*read} == {*task.inputs}:
+                read = tuple(d for d in there if d not in read)
+            if {*read} == {*task.inputs}:
+                continue
+            like = rng.choice(task.algorithms)
+            time = rng.choice((like.duration_ns, 0, 1, 2 * like.duration_ns, like.duration_ns // 2))
+            algorithms.insert(
+                rng.randrange(len(algorithms) + 1),
+                msgspec.structs.replace(like, name=f"r{len(algorithms)}", duration_ns=time, inputs=read),
+            )
+        tasks[k] = msgspec.structs.replace(task, algorithms=tuple(algorithms))
+    return msgspec.structs.replace(instance, tasks=tuple(tasks))
+
+
 KEYS: dict[str, Callable[[Random, Instance], Instance]] = {
     "carried": with_carried,
     "host_work": with_host_work,
     "link": lambda rng, instance: with_link(rng, with_copies(rng, instance)),
     "slowdown": lambda rng, instance: with_slowdown(rng, with_copies(rng, instance)),
     "host_budget": with_host_budget,
+    "own_inputs": with_own_inputs,
 }
 """How an instance gets what it may have beyond its shape, in the order in which it does."""
 
@@ -229,6 +259,10 @@ def features(instance: Instance) -> set[str]:
             for a in task.algorithms
         ),
         "tensors in parts": any(b.tensor is not None for b in blocks),
+        "algorithms that read different blocks": instance.reads_vary,
+        "a block that only some algorithms read": any(
+            d not in task.must_read for task in tasks for d in task.may_read
+        ),
         "a task that may run again": any(task.recomputable for task in tasks),
         "moves": any(b.move_ns is not None for b in blocks),
         "alignment": instance.alignment_bytes > 1,

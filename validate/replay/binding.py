@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import UNSET
+
 from ...instances.instance import Instance
 from ..schedule import HostResidence, Operation, Residence, Schedule
 from .durations import number
@@ -201,15 +203,18 @@ class Binding:
         k = number(operation.task)
         task = self.instance.tasks[k]
 
+        algorithm = task.algorithms[number(operation.algorithm)]
+        read = task.inputs if algorithm.inputs is UNSET else algorithm.inputs
+
         def version(d: int) -> int:
             return self.first[d] + sum(writer < k for writer in self.instance.writers[d])
 
         wanted: list[_Wanted] = [
-            *((side, d, place.get(d), version(d), None) for d in task.inputs),
+            *((side, d, place.get(d), version(d), None) for d in read),
             *((side, d, place.get(d), version(d), version(d) + 1) for d in task.updates),
             *((side, d, place.get(d), None, version(d) + 1) for d in task.outputs),
         ]
-        workspace = task.algorithms[number(operation.algorithm)].workspace_bytes
+        workspace = algorithm.workspace_bytes
         if workspace and (side == "device" or self.instance.has_host_budget):
             wanted.append((side, NO_BLOCK, self.layouts[side].workspaces.get(operation.id), None, GARBAGE))
         if side == "device" and self.schedule.memory_model == "contiguous":
