@@ -53,8 +53,9 @@ def why_reads_vary(instance: Instance, what: str, tasks: Iterable[int] | None = 
     for k in range(len(instance.tasks)) if tasks is None else tasks:
         if instance.tasks[k].reads_vary:
             return (
-                f"{instance.name}: what task '{instance.tasks[k].name}' reads depends on its algorithm, "
-                f"which is not modelled by {what}; leave out its algorithms' 'inputs', or take flow-recompute"
+                f"{instance.name}: what task '{instance.tasks[k].name}' reads or overwrites depends on its "
+                f"algorithm, which is not modelled by {what}; leave out 'inputs' and "
+                "'takes_over' there, or take flow-recompute"
             )
     return None
 

@@ -57,6 +57,11 @@ def is_text(value: object) -> bool:
     return type(value) is str and 0 < len(value) <= MOST_CHARACTERS and value.isprintable()
 
 
+def are_pairs(value: object) -> bool:
+    """Whether a value is a tuple of pairs of whole numbers from 0 on."""
+    return type(value) is tuple and all(type(o) is tuple and len(o) == 2 and are_naturals(o) for o in value)
+
+
 def are_optional(*values: object) -> bool:
     """Whether all values are None, or whole numbers from 0 on that a file may hold."""
     for value in values:

@@ -2,7 +2,8 @@
 
 The classes mirror the instance file key by key (format ``pebbler/instance/1``), so that the file, its
 schema and the objects cannot drift apart. Blocks, tasks and algorithms are referred to by index from 0;
-tasks run in the order of the list. Times are integer nanoseconds and sizes integer bytes.
+tasks run in the order of the list. Times are integer nanoseconds and sizes integer bytes. It is long because
+the file has these keys and rules.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .figures import (
     are_all,
     are_naturals,
     are_optional,
+    are_pairs,
     is_millionths,
     is_natural,
     is_one_of,
@@ -100,7 +102,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Algorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One way to compute a task: its duration in nanoseconds, its workspace in bytes, and where it runs.
 
-    `inputs` are the blocks that it reads in place of the task's inputs; unset: it reads these.
+    `inputs` are the blocks that it reads in place of the task's inputs; unset: it reads these. `takes_over`
+    are pairs of an output and an input whose place the output may take, if that is there no longer then.
     """
 
     name: Text
@@ -108,6 +111,7 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     workspace_bytes: Natural
     on: Literal["device", "host"] = "device"
     inputs: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
+    takes_over: tuple[tuple[Natural, Natural], ...] = ()
 
     def __post_init__(self) -> None:
         if not (
@@ -116,6 +120,7 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             and is_natural(self.workspace_bytes)
             and is_one_of(self.on, ("device", "host"))
             and (self.inputs is msgspec.UNSET or are_naturals(self.inputs))
+            and (self.takes_over == () or are_pairs(self.takes_over))
         ):
             require_types(self)
 
@@ -202,10 +207,15 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Return every block that a run with an algorithm touches."""
         return (*self.reads(algorithm), *self.outputs, *self.updates)
 
+    def holds(self, algorithm: int) -> tuple[int, ...]:
+        """Return the blocks that a run with an algorithm reads and whose places no output may take over."""
+        taken = [d for _, d in self.algorithms[algorithm].takes_over]
+        return tuple([d for d in self.reads(algorithm) if d not in taken])
+
     @property
     def reads_vary(self) -> bool:
-        """Whether what the task reads depends on the algorithm."""
-        return [one for one in self.algorithms if one.inputs is not msgspec.UNSET] != []
+        """Whether what the task reads, or whose place it may take over, depends on the algorithm."""
+        return [a for a in self.algorithms if a.inputs is not msgspec.UNSET or a.takes_over] != []
 
     @property
     def may_read(self) -> tuple[int, ...]:
@@ -220,6 +230,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if not self.reads_vary:
             return self.inputs
         return tuple([d for d in self.inputs if all(d in read for read in self._own_inputs())])
+
+    @property
+    def must_hold(self) -> tuple[int, ...]:
+        """What every algorithm reads and has in memory beside its outputs."""
+        if not self.reads_vary:
+            return self.inputs
+        held = [self.holds(a) for a in range(len(self.algorithms))]
+        return tuple([d for d in self.must_read if all(d in one for one in held)])
 
     def _own_inputs(self) -> list[tuple[int, ...]]:
         return [one.inputs for one in self.algorithms if one.inputs is not msgspec.UNSET]
@@ -514,6 +532,7 @@ def _require_tasks(instance: Instance) -> None:
             raise FormatError(f"{where}: a block is listed twice in its inputs, outputs and updates")
         if task.reads_vary:
             _require_own_inputs(task, where)
+            _require_places(instance, task, where)
         for d in (*task.may_read, *task.updates):
             if not exists[d]:
                 raise FormatError(f"{where}: it reads '{instance.blocks[d].name}' before it exists")
@@ -550,6 +569,24 @@ def _require_own_inputs(task: Task, where: str) -> None:
             f"{where}: no algorithm reads its inputs; make those of an algorithm the task's, and leave them "
             "out there"
         )
+
+
+def _require_places(instance: Instance, task: Task, where: str) -> None:
+    """Outputs that take over places are as large as the inputs that have them, and each is named once."""
+    for a, one in enumerate(task.algorithms):
+        at = f"{where}: 'takes_over' of algorithm {a} ('{one.name}')"
+        outputs, inputs = [d for d, _ in one.takes_over], [x for _, x in one.takes_over]
+        if len(set(outputs)) != len(outputs) or not set(outputs) <= set(task.outputs):
+            raise FormatError(f"{at} begins its pairs with {outputs}; name different outputs of the task")
+        if len(set(inputs)) != len(inputs) or not set(inputs) <= set(task.reads(a)):
+            raise FormatError(f"{at} ends its pairs with {inputs}; name different blocks that it reads")
+        for d, x in one.takes_over:
+            block, place = instance.blocks[d], instance.blocks[x]
+            if block.bytes != place.bytes or block.tensor is not None or place.tensor is not None:
+                raise FormatError(
+                    f"{at}: '{block.name}' does not fit the place of '{place.name}'; name whole blocks of "
+                    "one size"
+                )
 
 
 def _require_time(instance: Instance) -> None:

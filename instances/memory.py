@@ -58,9 +58,10 @@ def _least(task: Task, sizes: Sequence[int], unit: int) -> tuple[int, int]:
     """Return the bytes of blocks and of workspace of the algorithm that needs least of the device."""
     if task.may_run_on_host or not task.reads_vary:
         return sum(sizes[d] for d in _held(task)), ceil_to(_least_workspace(task), unit)
+    written = (*task.outputs, *task.updates)
     return min(
         [
-            (sum(sizes[d] for d in task.touches(a)), ceil_to(algorithm.workspace_bytes, unit))
+            (sum(sizes[d] for d in (*task.holds(a), *written)), ceil_to(algorithm.workspace_bytes, unit))
             for a, algorithm in enumerate(task.algorithms)
         ],
         key=sum,
@@ -69,7 +70,7 @@ def _least(task: Task, sizes: Sequence[int], unit: int) -> tuple[int, int]:
 
 def _held(task: Task) -> tuple[int, ...]:
     """Return the blocks that a task must find on the device, or have room for there, in any case."""
-    return () if task.may_run_on_host else (*task.must_read, *task.outputs, *task.updates)
+    return () if task.may_run_on_host else (*task.must_hold, *task.outputs, *task.updates)
 
 
 def _least_workspace(task: Task) -> int:

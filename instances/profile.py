@@ -180,9 +180,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         seen = set()
         for index, task in enumerate(self.tasks):
             where = f"tasks[{index}] ('{task.name}', sub-batch {task.sub_batch})"
-            if any(algorithm.inputs is not msgspec.UNSET for algorithm in task.algorithms):
+            if any(one.inputs is not msgspec.UNSET or one.takes_over for one in task.algorithms):
                 raise FormatError(
-                    f"{where}: what a task reads is its network's, and not measured; leave out 'inputs'"
+                    f"{where}: what a task reads is its network's, and not measured; leave out 'inputs' and "
+                    "'takes_over'"
                 )
             if not task.algorithms:
                 raise FormatError(f"{where}: it has no algorithm; give it at least one")

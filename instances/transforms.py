@@ -292,6 +292,8 @@ def split_parts(instance: Instance, size: int | Mapping[int, int]) -> Instance:
         When a size is below 2 MiB, the alignment does not divide 2 MiB, or blocks are parts already.
     """
     _require_whole(instance)
+    if any(one.takes_over for task in instance.tasks for one in task.algorithms):
+        raise PebblerError(f"{instance.name}: tensors in parts take over no place; leave out 'takes_over'")
     most = size if isinstance(size, Mapping) else dict.fromkeys(range(len(instance.blocks)), size)
     if any(type(one) is not int for one in most.values()):
         raise PebblerError(f"size is {quoted(size)}; give the whole bytes of a part, or those of each block")

@@ -48,3 +48,27 @@ def with_last(instance: Instance, *algorithms: Algorithm, **keys: object) -> Ins
     """Return the instance whose last task has other algorithms."""
     last = msgspec.structs.replace(instance.tasks[-1], algorithms=algorithms, **keys)
     return msgspec.structs.replace(instance, tasks=(*instance.tasks[:-1], last))
+
+
+def in_place(**keys: object) -> Instance:
+    """y may take over the place of x, and the pool has room for one of them: 3 ns, and none otherwise."""
+    tasks = (
+        Task(name="make x", inputs=(), outputs=(0,), algorithms=(algorithm(),)),
+        Task(
+            name="make y",
+            inputs=(0,),
+            outputs=(1,),
+            algorithms=(algorithm("beside"), algorithm("in place", takes_over=((1, 0),))),
+        ),
+        Task(name="read y", inputs=(1,), outputs=(), algorithms=(algorithm(),)),
+    )
+    made = Instance(
+        name="in place",
+        engines="duplex",
+        budget_bytes=2,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=(block("x", 2), block("y", 2)),
+        tasks=tasks,
+    )
+    return msgspec.structs.replace(made, **keys)

@@ -18,7 +18,8 @@ def check(instance, schedule):
         "memory_model"
     ] != "contiguous"
     beyond = beyond or any(block.get("initially") == "carried" for block in blocks)
-    if beyond or any("slowdown_ppm" in k or any("on" in way for way in k["algorithms"]) for k in tasks):
+    beyond = beyond or any({"on", "takes_over"} & way.keys() for k in tasks for way in k["algorithms"])
+    if beyond or any("slowdown_ppm" in k for k in tasks):
         return ["the files use what this checker does not know"]
     wrong = [] if schedule["instance"] == instance["name"] else ["the schedule is for another instance"]
 

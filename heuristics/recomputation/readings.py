@@ -4,7 +4,8 @@ A **reading** says, for each task whose algorithms read different blocks, which 
 the algorithms alone that read so, the instance is an ordinary one, on which `RerunSearch` plans what runs
 again and what is copied; its schedules are schedules of the given instance. The search here goes from reading
 to reading. A change of what some tasks read takes over the best plan and its transfers, is searched for a
-moment, and stays if it is better. All runs of a task read the same blocks.
+moment, and stays if it is better. All runs of a task read the same blocks. A reading also says which outputs
+take over the places of inputs (`takeovers`).
 
 Importing this module imports Numba.
 """
@@ -26,9 +27,10 @@ from ..gaps import Guide
 from ..methods import Refusal
 from .reruns import Plan, algorithms_of, last_stages, names_of, plan_of, useful
 from .search import RerunSearch
+from .takeovers import Merges, Pairs, merged, split
 
 Reading = tuple[int, ...]
-"""Per task whose algorithms read different blocks, which of these sets it reads: 0 is the task's inputs."""
+"""Per task with a choice, which of its ways it takes: 0 is to read its inputs and overwrite nothing."""
 
 _EFFORT = 100
 """Number of programs that are simulated to judge a reading."""
@@ -53,34 +55,39 @@ class Readings:
     tasks
         The tasks with such algorithms.
     counts
-        How many sets of blocks the algorithms of each read.
+        How many ways to read each of them has.
     """
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._sets = {k: _sets(task) for k, task in enumerate(instance.tasks) if task.reads_vary}
-        self.tasks = tuple(self._sets)
-        self.counts = tuple(len(sets) for sets in self._sets.values())
+        self._ways = {k: _ways(task) for k, task in enumerate(instance.tasks) if task.reads_vary}
+        self.tasks = tuple(self._ways)
+        self.counts = tuple(len(ways) for ways in self._ways.values())
 
     def instance(self, reading: Reading, of: Instance | None = None) -> Instance:
         """Return the instance, or the same one in pages, with the algorithms alone that read so."""
-        given = self._instance if of is None else of
-        tasks = list(given.tasks)
-        for k, kept in self._kept(reading).items():
+        return self._merged(reading, self._instance if of is None else of)[0]
+
+    def _merged(self, reading: Reading, given: Instance) -> tuple[Instance, Merges]:
+        tasks, taken = list(given.tasks), self._taken(reading)
+        for k, way in taken.items():
             task = tasks[k]
             tasks[k] = msgspec.structs.replace(
                 task,
-                inputs=task.reads(kept[0]),
+                inputs=task.reads(way.algorithms[0]),
                 algorithms=tuple(
-                    msgspec.structs.replace(task.algorithms[a], inputs=msgspec.UNSET) for a in kept
+                    msgspec.structs.replace(task.algorithms[a], inputs=msgspec.UNSET, takes_over=())
+                    for a in way.algorithms
                 ),
             )
-        return msgspec.structs.replace(given, tasks=tuple(tasks))
+        plain = msgspec.structs.replace(given, tasks=tuple(tasks))
+        return merged(plain, {k: way.over for k, way in taken.items() if way.over})
 
     def starts(self) -> list[Reading]:
         """Return the readings to begin with: the tasks' inputs, the fewest bytes, the fastest algorithms.
 
-        The last two read nothing that cannot be on the device, if other algorithms do not.
+        The last two read nothing that cannot be on the device, if other algorithms do not. A fourth one is
+        that with the tasks' inputs, and with all outputs that take over places of these.
         """
         blocks = self._instance.blocks
         never = {d for d, b in enumerate(blocks) if b.initially == "host" and b.prefetch_ns is None}
@@ -98,40 +105,58 @@ class Readings:
             tasks = self._instance.tasks
             return self.of(lambda k: min(range(len(tasks[k].algorithms)), key=lambda a: key(tasks[k], a)))
 
-        return list(dict.fromkeys(((0,) * len(self.tasks), best(needed), best(taken))))
+        over = tuple(next((w for w, way in enumerate(ways) if way.over), 0) for ways in self._ways.values())
+        return list(dict.fromkeys(((0,) * len(self.tasks), best(needed), best(taken), over)))
 
     def of(self, chosen: Callable[[int], int]) -> Reading:
-        """Return the reading of the algorithms that are chosen for the tasks."""
+        """Return the reading of the algorithms that are chosen for the tasks, which overwrites nothing."""
         return tuple(
-            next(s for s, algorithms in enumerate(sets) if chosen(k) in algorithms)
-            for k, sets in self._sets.items()
+            next(w for w, way in enumerate(ways) if chosen(k) in way.algorithms)
+            for k, ways in self._ways.items()
         )
 
     def restored(self, reading: Reading, schedule: Schedule) -> Schedule:
         """Return a schedule of the instance of a reading as one of the given instance."""
-        kept = self._kept(reading)
+        taken = self._taken(reading)
         operations = tuple(
-            msgspec.structs.replace(operation, algorithm=kept[operation.task][operation.algorithm])
-            if operation.task in kept and operation.algorithm is not None
+            msgspec.structs.replace(
+                operation, algorithm=taken[operation.task].algorithms[operation.algorithm]
+            )
+            if operation.task in taken and operation.algorithm is not None
             else operation
             for operation in schedule.operations
         )
-        return msgspec.structs.replace(schedule, operations=operations)
+        _, merges = self._merged(reading, self._instance)
+        return split(msgspec.structs.replace(schedule, operations=operations), merges)
 
     def numbers(self, reading: Reading, k: int) -> Sequence[int]:
         """Return the algorithms of a task that the instance of a reading has, by their given numbers."""
-        return self._kept(reading).get(k, range(len(self._instance.tasks[k].algorithms)))
+        taken = self._taken(reading)
+        return taken[k].algorithms if k in taken else range(len(self._instance.tasks[k].algorithms))
 
-    def _kept(self, reading: Reading) -> dict[int, list[int]]:
-        return {k: sets[s] for (k, sets), s in zip(self._sets.items(), reading, strict=True)}
+    def _taken(self, reading: Reading) -> dict[int, _Way]:
+        return {k: ways[w] for (k, ways), w in zip(self._ways.items(), reading, strict=True)}
 
 
-def _sets(task: Task) -> list[list[int]]:
-    """Return the algorithms of a task by what they read, first those that read its inputs."""
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Algorithms of a task that read the same, and outputs that take over places, each with its input."""
+
+    algorithms: tuple[int, ...]
+    over: Pairs = ()
+
+
+def _ways(task: Task) -> list[_Way]:
+    """Return the algorithms of a task by what they read, first those that read its inputs; then takeovers."""
     found: dict[frozenset[int], list[int]] = {frozenset(task.inputs): []}
-    for a in range(len(task.algorithms)):
-        found.setdefault(frozenset(task.reads(a)), []).append(a)
-    return list(found.values())
+    over: dict[tuple[frozenset[int], Pairs], list[int]] = {}
+    for a, algorithm in enumerate(task.algorithms):
+        read = frozenset(task.reads(a))
+        found.setdefault(read, []).append(a)
+        if algorithm.takes_over:
+            over.setdefault((read, algorithm.takes_over), []).append(a)
+    plain = [_Way(tuple(algorithms)) for algorithms in found.values()]
+    return [*plain, *(_Way(tuple(algorithms), pairs) for (_, pairs), algorithms in over.items())]
 
 
 @dataclass(frozen=True, slots=True)

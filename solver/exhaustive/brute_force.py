@@ -130,13 +130,17 @@ class _State(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A decision: start an operation on a stream, evict a block, drop a copy, or let time pass."""
+    """A decision: start an operation on a stream, evict a block, drop a copy, or let time pass.
+
+    `over` are the outputs of a run that take over the place of an input, each with that.
+    """
 
     kind: str
     item: int = 0
     algorithm: int = 0
     places: tuple[tuple[int, int], ...] = ()
     workspace: int = _ABSENT
+    over: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,30 +417,45 @@ class _Machine:
             host = state.host
             for d in (*task.updates, *(task.outputs if k == state.following else ())):
                 host &= ~(1 << d)
-            for a in ways:
+            for a, over in [(way, over) for way in ways for over in self._takeovers(state, k, way)]:
                 algorithm, touched = task.algorithms[a], self.needs.blocks[k][a]
                 unused = state.unused & ~sum(1 << d for d in touched)
+                places = state.places
+                for d, x in over:
+                    places = _put(_put(places, d, places[x]), x, _ABSENT)
+                new = [d for d in absent if places[d] == _ABSENT]
                 for placed, scratch in self._placements(
-                    state, state.places, absent, self.needs.workspaces[k][a], algorithm.workspace_bytes
+                    state, places, new, self.needs.workspaces[k][a], algorithm.workspace_bytes
                 ):
                     if not self._one_base(touched, placed):
                         continue
                     busy = Busy("run", k, a, algorithm.duration_ns, scratch, _ABSENT)
-                    where = tuple([(d, placed[d]) for d in absent])
+                    where = tuple([(d, placed[d]) for d in new])
                     later = _State(
                         following=max(state.following, k + 1),
                         streams=(busy, *state.streams[1:]),
                         places=placed,
                         host=host,
                         turn=2,
-                        owing=state.owing and not absent and scratch == _ABSENT,
+                        owing=state.owing and not new and scratch == _ABSENT,
                         copies=state.copies,
                         host_owing=state.host_owing,
                         homes=state.homes,
                         unused=unused,
                         unread=state.unread,
                     )
-                    yield _Step("run", k, a, where, scratch), self._without_useless(later), 0
+                    yield _Step("run", k, a, where, scratch, over), self._without_useless(later), 0
+
+    def _takeovers(self, state: _State, k: int, a: int) -> Iterator[tuple[tuple[int, int], ...]]:
+        """Yield the choices of outputs that take over places of inputs, which can come back or are spare."""
+        after = state._replace(following=max(state.following, k + 1))
+        pairs = [
+            (d, x)
+            for d, x in self.instance.tasks[k].algorithms[a].takes_over
+            if state.places[d] == _ABSENT and self._may_go(after, x) and not self._offloading(state, x)
+        ]
+        for count in range(len(pairs) + 1):
+            yield from itertools.combinations(pairs, count)
 
     def _moves(self, state: _State) -> Iterator[tuple[_Step, _State, int]]:
         in_use = self._in_use(state)
@@ -484,6 +503,8 @@ class _Machine:
             if block.prefetch_ns is None or not state.host >> d & 1 or state.places[d] != _ABSENT:
                 continue
             if self.pace is None and not self._is_wanted(state, d):
+                continue
+            if d in self._in_use(state):  # its place was taken over by the run that reads it
                 continue
             for place in self._rooms(state, state.places, self.needs.sizes[d], self.exact[d]):
                 busy = Busy("prefetch", d, 0, block.prefetch_ns, _ABSENT, _ABSENT)
@@ -719,7 +740,12 @@ class _Machine:
             at = dict(step.places) if explicit else {}
             if step.kind == "run":
                 scratch = step.workspace if explicit and step.workspace != _ABSENT else None
-                begun[0] = builder.run(step.item, step.algorithm, ended.values(), at=at, workspace_at=scratch)
+                begun[0] = builder.run(
+                    *(step.item, step.algorithm, ended.values()),
+                    at=at,
+                    workspace_at=scratch,
+                    over=dict(step.over),
+                )
             elif step.kind == "evict":
                 builder.release(step.item)
             elif step.kind == "offload":

@@ -303,9 +303,9 @@ class _Model:
         """Note the columns of the algorithms with which a checkpoint reads more than with all."""
         task = self.given.tasks[k]
         for d in task.may_read if task.reads_vary else ():
-            if d not in task.must_read:
+            if d not in task.must_hold:
                 version = d, bisect_left(self.instance.writers[d], k)
-                if columns := [column for a, column in self.choices[k].items() if d in task.reads(a)]:
+                if columns := [column for a, column in self.choices[k].items() if d in task.holds(a)]:
                     self.optional.setdefault(version, {})[k] = columns
 
     def _fit_at_the_ends(self) -> NDArray[np.int64]:

@@ -273,9 +273,16 @@ class Enumeration:
             if algorithm.on == "host" or not all(map(is_there, read)):
                 continue
             work = Work("run", k, a, algorithm.duration_ns)
-            later = now._replace(ran=ran, device=tuple(device), streams=(work, *now.streams[1:]))
-            if self._fits(later):
-                yield self._noted(later, k, known_from), 0
+            pairs = [
+                (d, x)
+                for d, x in algorithm.takes_over
+                if now.device[d] is None and not self._is_copied(now, x, "offload")
+            ]
+            for taken in _subsets([x for _, x in pairs]):  # they are gone, and their place is an output's
+                left = tuple(None if d in taken else version for d, version in enumerate(device))
+                later = now._replace(ran=ran, device=left, streams=(work, *now.streams[1:]))
+                if self._fits(later):
+                    yield self._noted(later, k, known_from), 0
 
     def _is_next(self, now: Moment, k: int, side: str) -> bool:
         """Whether a task has not been started, and no later one has on this side."""
@@ -327,6 +334,8 @@ class Enumeration:
                 begun = [*self._with_copy(now, d, BEING_WRITTEN)]
         else:
             if now.device[d] is not None or now.host[d] != latest or self._is_copied(now, d, "offload"):
+                return
+            if self._used(now, d):  # an output has its place, and it is still read
                 return
             if self._is_used_on_host(now, d, writes=True):
                 return

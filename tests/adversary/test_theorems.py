@@ -167,7 +167,7 @@ OWN_INPUTS = [
     *((name, ()) for name, theorem in THEOREMS.items() if theorem.takes({"own_inputs"})),
     *(
         (name, (key,))
-        for key in ("carried", "host_budget", "link", "slowdown")
+        for key in ("takes_over", "carried", "host_budget", "link", "slowdown")
         for name, theorem in THEOREMS.items()
         if theorem.takes({"own_inputs", key})
     ),
@@ -178,7 +178,11 @@ OWN_INPUTS = [
 @pytest.mark.parametrize(
     ("name", "keys"),
     [
-        pytest.param(name, keys, marks=SLOW if keys or (name in HEAVY and name != SEARCH) else [])
+        pytest.param(
+            name,
+            keys,
+            marks=[] if keys in ((), ("takes_over",)) and (name not in HEAVY or name == SEARCH) else SLOW,
+        )
         for name, keys in OWN_INPUTS
     ],
 )
@@ -192,6 +196,8 @@ def test_no_bound_is_above_a_schedule_whose_runs_choose_what_they_read(
     assert tally.instances - tally.impossible >= 0.2 * count
     assert tally.active >= 1, tally
     assert tally.features["a block that only some algorithms read"] >= 0.4 * tally.instances, tally
+    overwrites = tally.features["an output that may take over a place"]
+    assert overwrites >= (0.15 * tally.instances if "takes_over" in keys else 0), tally
 
 
 def test_every_theorem_is_stated_and_documented(pytestconfig: pytest.Config) -> None:

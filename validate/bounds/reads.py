@@ -16,7 +16,10 @@ from ...instances.instance import Algorithm, Instance
 
 
 def with_least_reads(instance: Instance) -> Instance:
-    """Return the instance in which each task reads, with any algorithm, only what all its algorithms read.
+    """Return the instance in which each task reads, with any algorithm, only what all its algorithms hold.
+
+    An algorithm holds what it reads, but for blocks whose places an output may take over: to have them just
+    before the run is enough for that, and they need no place beside the output.
 
     Of such tasks, it has the algorithms that fit beside all that they touch, or all if none does. A schedule
     of the instance is one of this, too: a run needs no more there than it finds here, and times, sizes and
@@ -28,8 +31,10 @@ def with_least_reads(instance: Instance) -> Instance:
     tasks = tuple(
         msgspec.structs.replace(
             task,
-            inputs=task.must_read,
-            algorithms=tuple(msgspec.structs.replace(a, inputs=msgspec.UNSET) for a in _fitting(instance, k)),
+            inputs=task.must_hold,
+            algorithms=tuple(
+                msgspec.structs.replace(a, inputs=msgspec.UNSET, takes_over=()) for a in _fitting(instance, k)
+            ),
         )
         if task.reads_vary
         else task
@@ -43,17 +48,17 @@ def _fitting(instance: Instance, k: int) -> tuple[Algorithm, ...]:
 
 
 def choices_of(instance: Instance, k: int) -> list[tuple[Algorithm, tuple[int, ...]]]:
-    """Return the algorithms of task k that fit, or all if none does, each with what it alone reads.
+    """Return the algorithms of task k that fit, or all if none does, each with what it alone holds.
 
-    An algorithm fits beside all blocks that it touches. What it alone reads are the blocks that it reads and
-    that some other algorithm of the task does not.
+    An algorithm fits beside all blocks that it holds or writes. What it alone holds are the blocks that some
+    other algorithm of the task does not.
     """
     task, blocks = instance.tasks[k], instance.blocks
     every = [
-        (one, tuple(d for d in task.reads(a) if d not in task.must_read))
+        (one, tuple(d for d in task.holds(a) if d not in task.must_hold))
         for a, one in enumerate(task.algorithms)
     ]
-    room = instance.pool_bytes - sum(blocks[d].bytes for d in (*task.must_read, *task.outputs, *task.updates))
+    room = instance.pool_bytes - sum(blocks[d].bytes for d in (*task.must_hold, *task.outputs, *task.updates))
     fits = [
         (one, alone)
         for one, alone in every
@@ -102,7 +107,7 @@ def readings_of(
             others[k, t, d] = price
             continue
         task = instance.tasks[k]
-        if d not in task.may_read or d in task.must_read:
+        if d not in task.may_read or d in task.must_hold:
             raise ValueError(f"task {k} does not read block {d} with some of its algorithms only")
         if price < 0:
             raise ValueError(f"task {k}, instant {t}: a price of block {d} is negative")

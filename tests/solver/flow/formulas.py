@@ -73,12 +73,17 @@ def _reads(task: Task, algorithm: Algorithm) -> tuple[int, ...]:
     return task.inputs if algorithm.inputs is UNSET else algorithm.inputs
 
 
+def _holds(task: Task, algorithm: Algorithm) -> tuple[int, ...]:
+    taken = {x for _, x in algorithm.takes_over}
+    return tuple(b for b in _reads(task, algorithm) if b not in taken)
+
+
 def _least(instance: Instance) -> Instance:
-    """The instance in which tasks read what all of their algorithms read."""
+    """The instance in which tasks read what all of their algorithms read and hold."""
     tasks = []
     for task in instance.tasks:
-        sets = [_reads(task, algorithm) for algorithm in task.algorithms]
-        algorithms = tuple(replace(algorithm, inputs=UNSET) for algorithm in task.algorithms)
+        sets = [_holds(task, algorithm) for algorithm in task.algorithms]
+        algorithms = tuple(replace(a, inputs=UNSET, takes_over=()) for a in task.algorithms)
         always = tuple(b for b in task.inputs if all(b in reads for reads in sets))
         tasks.append(replace(task, inputs=always, algorithms=algorithms))
     return replace(instance, tasks=tuple(tasks))
@@ -147,7 +152,7 @@ class Rows:
         written = (*task.outputs, *task.updates)
         room = {
             a: self.instance.pool_bytes
-            - sum(self.instance.blocks[b].bytes for b in (*_reads(task, algorithm), *written))
+            - sum(self.instance.blocks[b].bytes for b in (*_holds(task, algorithm), *written))
             for a, algorithm in here
         }
         return [(a, algorithm) for a, algorithm in here if algorithm.workspace_bytes <= room[a]] or here
@@ -157,7 +162,7 @@ class Rows:
         found: list[tuple[int, list[Name]]] = []
         for i, k in enumerate(self.checkpoints):
             task = (self.given or self.instance).tasks[k]
-            reads = {a: b in _reads(task, algorithm) for a, algorithm in enumerate(task.algorithms)}
+            reads = {a: b in _holds(task, algorithm) for a, algorithm in enumerate(task.algorithms)}
             mine = [("y", i, a) for a, _ in self.algorithms(k) if reads[a]]
             if mine and not all(reads.values()) and sum(w < k for w in self.writers(b)) == number:
                 found.append((i, mine))

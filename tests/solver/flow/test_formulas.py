@@ -21,7 +21,7 @@ from pebbler.solver.flow.recompute import RecomputeModel, recompute_model
 from pebbler.solver.linear.facade import solve_linear
 from pebbler.validate.bounds.arguments import least_times
 
-from ...adversary.instances import Shape, adversarial, with_own_inputs
+from ...adversary.instances import Shape, adversarial, with_own_inputs, with_takeovers
 from ...samples import chunks, counts
 from ...validate.hostile import hostile_cluster, hostile_instance
 from .formulas import Rows, flow, patterns_of, several_gpus, with_second_runs
@@ -89,6 +89,8 @@ def test_the_rows_of_what_algorithms_read_are_those_of_the_page(count: int) -> N
         rng = Random(seed)
         shape = Shape(tasks=5, blocks=5, digits=1, reruns=seed % 3 > 0)
         instance = with_own_inputs(rng, adversarial(rng, shape))
+        if seed % 2:
+            instance = with_takeovers(rng, instance)
         if not instance.reads_vary:
             continue
         n = len(instance.tasks)
