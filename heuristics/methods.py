@@ -133,6 +133,11 @@ Sides = Literal["settled", "read", "chosen"]
 ``settled``: it plans the device's tasks alone, and the runs on the host are added to its program. ``read``:
 it knows of both, and each task has its side. ``chosen``: the method itself chooses where tasks run.
 """
+Reads = Literal["fixed", "chosen"]
+"""How a method takes tasks that read different blocks with different algorithms.
+
+``fixed``: it takes no such instance. ``chosen``: the method itself chooses what each run reads.
+"""
 SubBatchRule = Callable[[Workload, int], int]
 """A function from a workload and a budget in bytes to the number of images of a round."""
 Transform = Callable[[Instance], Instance]
@@ -172,6 +177,8 @@ class MethodInfo:
         How the method takes blocks that rounds carry.
     sides
         How the method takes tasks that may run on the host.
+    reads
+        How the method takes tasks that read different blocks with different algorithms.
     """
 
     name: str
@@ -185,6 +192,7 @@ class MethodInfo:
     guest: bool = False
     carries: Carries = "settled"
     sides: Sides = "settled"
+    reads: Reads = "fixed"
 
     def require_rules(self, names: Collection[str]) -> None:
         """Refuse names of rules that the method does not have.
@@ -225,6 +233,7 @@ def register(
     rules: tuple[str, ...] = (),
     carries: Carries = "settled",
     sides: Sides = "settled",
+    reads: Reads = "fixed",
 ) -> Callable[[Method], Method]:
     """Register a method under a name (a decorator).
 
@@ -240,7 +249,7 @@ def register(
         What the method does, in one line.
     source
         The paper or page that describes the method.
-    shown, sub_batch, transform, rules, carries, sides
+    shown, sub_batch, transform, rules, carries, sides, reads
         As in `MethodInfo`.
 
     Returns
@@ -259,6 +268,7 @@ def register(
     require_one_of("shown", shown, get_args(Shown))
     require_one_of("carries", carries, get_args(Carries))
     require_one_of("sides", sides, get_args(Sides))
+    require_one_of("reads", reads, get_args(Reads))
 
     def enter(method: Method) -> Method:
         known = _methods.get(name)
@@ -266,7 +276,7 @@ def register(
             raise PebblerError(f"method '{name}' is registered already; choose another name")
         guest = known is not None and known.guest
         _methods[name] = MethodInfo(
-            name, summary, source, method, shown, sub_batch, transform, rules, guest, carries, sides
+            name, summary, source, method, shown, sub_batch, transform, rules, guest, carries, sides, reads
         )
         return method
 

@@ -47,6 +47,7 @@ def _found(name: str) -> MethodInfo:
         shown="named",
         carries="chosen",
         sides="chosen",
+        reads="chosen",
     )
 
 

@@ -33,6 +33,45 @@ def require_instance(value: object) -> None:
     require_kind("instance", value, Instance, advice)
 
 
+def why_reads_vary(instance: Instance, what: str, tasks: Iterable[int] | None = None) -> str | None:
+    """Return why something does not take an instance in which what a task reads depends on its algorithm.
+
+    Parameters
+    ----------
+    instance
+        Any instance.
+    what
+        What takes instances without such tasks only, as the sentence has it.
+    tasks
+        The tasks that matter to it; None: all.
+
+    Returns
+    -------
+    str or None
+        A sentence with the first such task; None if there is none.
+    """
+    for k in range(len(instance.tasks)) if tasks is None else tasks:
+        if instance.tasks[k].reads_vary:
+            return (
+                f"{instance.name}: what task '{instance.tasks[k].name}' reads or overwrites depends on its "
+                f"algorithm, which is not modelled by {what}; leave out 'inputs' and "
+                "'takes_over' there, or take flow-recompute"
+            )
+    return None
+
+
+def require_fixed_reads(instance: Instance, what: str, tasks: Iterable[int] | None = None) -> None:
+    """Refuse an instance in which what a task reads depends on its algorithm, as `why_reads_vary` says it.
+
+    Raises
+    ------
+    PebblerError
+        With the first such task, and what to do.
+    """
+    if (reason := why_reads_vary(instance, what, tasks)) is not None:
+        raise PebblerError(reason)
+
+
 def require_path(value: object) -> None:
     """Refuse what is no path of a file."""
     require_kind("path", value, (str, PathLike), "give the path of a file, such as 'a.json'")

@@ -57,6 +57,11 @@ def is_text(value: object) -> bool:
     return type(value) is str and 0 < len(value) <= MOST_CHARACTERS and value.isprintable()
 
 
+def are_pairs(value: object) -> bool:
+    """Whether a value is a tuple of pairs of whole numbers from 0 on."""
+    return type(value) is tuple and all(type(o) is tuple and len(o) == 2 and are_naturals(o) for o in value)
+
+
 def are_optional(*values: object) -> bool:
     """Whether all values are None, or whole numbers from 0 on that a file may hold."""
     for value in values:
@@ -159,3 +164,21 @@ def _where(document: msgspec.Struct) -> str:
     kind = type(document).__name__.lower()
     name = getattr(document, "name", None)
     return f"{kind} {shown(name)}" if type(name) is str else kind
+
+
+def require_names(key: str, names: list[str]) -> None:
+    """Refuse names of which two are the same.
+
+    Raises
+    ------
+    FormatError
+        With the name, and the places of both in the list.
+    """
+    if len(set(names)) == len(names):
+        return
+    first: dict[str, int] = {}
+    for i, name in enumerate(names):
+        if first.setdefault(name, i) != i:
+            raise FormatError(
+                f"{key}[{i}] has the name {shown(name)} of {key}[{first[name]}]; give each its own"
+            )

@@ -2,7 +2,8 @@
 
 The classes mirror the instance file key by key (format ``pebbler/instance/1``), so that the file, its
 schema and the objects cannot drift apart. Blocks, tasks and algorithms are referred to by index from 0;
-tasks run in the order of the list. Times are integer nanoseconds and sizes integer bytes.
+tasks run in the order of the list. Times are integer nanoseconds and sizes integer bytes. It is long because
+the file has these keys and rules.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ from .figures import (
     are_all,
     are_naturals,
     are_optional,
+    are_pairs,
     is_millionths,
     is_natural,
     is_one_of,
     is_positive,
     is_text,
+    require_names,
     require_types,
-    shown,
 )
 from .figures import Natural as Natural
 from .figures import Positive as Positive
 from .figures import Text as Text
 from .gpus.cluster import SECOND, Cluster, load_of
-from .origin import LayerTasks, Origin, of_entries, of_labels
+from .origin import LayerTasks, Origin, of_entries, of_labels, require_layers
 from .units import LARGEST, as_html, as_lines, format_size
 
 _UNKNOWN = Origin()
@@ -98,12 +100,18 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Algorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One way to compute a task: its duration in nanoseconds, its workspace in bytes, and where it runs."""
+    """One way to compute a task: its duration in nanoseconds, its workspace in bytes, and where it runs.
+
+    `inputs` are the blocks that it reads in place of the task's inputs; unset: it reads these. `takes_over`
+    are pairs of an output and an input whose place the output may take, if that is there no longer then.
+    """
 
     name: Text
     duration_ns: Natural
     workspace_bytes: Natural
     on: Literal["device", "host"] = "device"
+    inputs: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
+    takes_over: tuple[tuple[Natural, Natural], ...] = ()
 
     def __post_init__(self) -> None:
         if not (
@@ -111,6 +119,8 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             and is_natural(self.duration_ns)
             and is_natural(self.workspace_bytes)
             and is_one_of(self.on, ("device", "host"))
+            and (self.inputs is msgspec.UNSET or are_naturals(self.inputs))
+            and (self.takes_over == () or are_pairs(self.takes_over))
         ):
             require_types(self)
 
@@ -153,7 +163,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     name
         For people; tasks are referred to by index.
     inputs, outputs, updates
-        Disjoint sets of block indices: read; written for the first time; read and rewritten in place.
+        Disjoint sets of block indices: read by all algorithms without inputs of their own; written for the
+        first time; read and rewritten in place.
     algorithms
         At least one.
     recomputable
@@ -184,8 +195,52 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Every block that the task touches."""
-        return (*self.inputs, *self.outputs, *self.updates)
+        """Every block that the task touches with some algorithm."""
+        return (*self.may_read, *self.outputs, *self.updates)
+
+    def reads(self, algorithm: int) -> tuple[int, ...]:
+        """Return the blocks that a run with an algorithm reads and leaves as they are."""
+        own = self.algorithms[algorithm].inputs
+        return self.inputs if own is msgspec.UNSET else own
+
+    def touches(self, algorithm: int) -> tuple[int, ...]:
+        """Return every block that a run with an algorithm touches."""
+        return (*self.reads(algorithm), *self.outputs, *self.updates)
+
+    def holds(self, algorithm: int) -> tuple[int, ...]:
+        """Return the blocks that a run with an algorithm reads and whose places no output may take over."""
+        taken = [d for _, d in self.algorithms[algorithm].takes_over]
+        return tuple([d for d in self.reads(algorithm) if d not in taken])
+
+    @property
+    def reads_vary(self) -> bool:
+        """Whether what the task reads, or whose place it may take over, depends on the algorithm."""
+        return [a for a in self.algorithms if a.inputs is not msgspec.UNSET or a.takes_over] != []
+
+    @property
+    def may_read(self) -> tuple[int, ...]:
+        """What some algorithm reads: the inputs, then what algorithms read beside them."""
+        if not self.reads_vary:
+            return self.inputs
+        return tuple(dict.fromkeys([*self.inputs, *(d for read in self._own_inputs() for d in read)]))
+
+    @property
+    def must_read(self) -> tuple[int, ...]:
+        """What every algorithm reads."""
+        if not self.reads_vary:
+            return self.inputs
+        return tuple([d for d in self.inputs if all(d in read for read in self._own_inputs())])
+
+    @property
+    def must_hold(self) -> tuple[int, ...]:
+        """What every algorithm reads and has in memory beside its outputs."""
+        if not self.reads_vary:
+            return self.inputs
+        held = [self.holds(a) for a in range(len(self.algorithms))]
+        return tuple([d for d in self.must_read if all(d in one for one in held)])
+
+    def _own_inputs(self) -> list[tuple[int, ...]]:
+        return [one.inputs for one in self.algorithms if one.inputs is not msgspec.UNSET]
 
     @property
     def device_algorithms(self) -> tuple[Algorithm, ...]:
@@ -275,14 +330,15 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             _take_over_transforms(self)
         if self.meta and self.origin is msgspec.UNSET and self.layers is msgspec.UNSET:
             _take_over_origin(self)
-        _require_names("blocks", [block.name for block in self.blocks])
-        _require_names("tasks", [task.name for task in self.tasks])
+        require_names("blocks", [block.name for block in self.blocks])
+        require_names("tasks", [task.name for task in self.tasks])
         _require_blocks(self)
         _require_tasks(self)
         _require_time(self)
-        _require_gradients(self)
-        _require_one_gpu(self)
-        _require_layers(self.named_layers, len(self.tasks), "layers")
+        if self.cluster is not msgspec.UNSET:
+            self.cluster.require_tasks(len(self.tasks))
+            _require_one_gpu(self)
+        require_layers(self.named_layers, len(self.tasks), "layers")
 
     def __str__(self) -> str:
         return as_lines(self._facts())
@@ -355,6 +411,11 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return any(task.may_run_on_host for task in self.tasks)
 
     @cached_property
+    def reads_vary(self) -> bool:
+        """Whether what some task reads depends on its algorithm."""
+        return any(task.reads_vary for task in self.tasks)
+
+    @cached_property
     def is_slowed(self) -> bool:
         """Whether copies slow some task down."""
         return any(task.slowdown_ppm is not msgspec.UNSET for task in self.tasks)
@@ -376,7 +437,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @cached_property
     def uses(self) -> tuple[tuple[int, ...], ...]:
-        """Per block, the tasks that touch it, in order."""
+        """Per block, the tasks that touch it with some algorithm, in order."""
         uses: list[list[int]] = [[] for _ in self.blocks]
         for k, task in enumerate(self.tasks):
             for d in task.blocks:
@@ -407,23 +468,11 @@ def _take_over_origin(instance: Instance) -> None:
     origin = of_labels(meta, instance.name)
     if isinstance(meta.get("layers"), list | tuple):  # else it is the user's, such as a number of layers
         layers = of_entries(meta.pop("layers"), instance.name)
-        _require_layers(layers, len(instance.tasks), f"{instance.name}: meta.layers")
+        require_layers(layers, len(instance.tasks), f"{instance.name}: meta.layers")
         msgspec.structs.force_setattr(instance, "layers", layers)
     if origin != _UNKNOWN:
         msgspec.structs.force_setattr(instance, "origin", origin)
     msgspec.structs.force_setattr(instance, "meta", meta)
-
-
-def _require_names(key: str, names: list[str]) -> None:
-    """No two have one name."""
-    if len(set(names)) == len(names):
-        return
-    first: dict[str, int] = {}
-    for i, name in enumerate(names):
-        if first.setdefault(name, i) != i:
-            raise FormatError(
-                f"{key}[{i}] has the name {shown(name)} of {key}[{first[name]}]; give each its own"
-            )
 
 
 def _require_blocks(instance: Instance) -> None:
@@ -481,7 +530,10 @@ def _require_tasks(instance: Instance) -> None:
                 raise FormatError(f"{where}: block index {d} is out of range 0..{len(instance.blocks) - 1}")
         if len(set(touched)) != len(touched):
             raise FormatError(f"{where}: a block is listed twice in its inputs, outputs and updates")
-        for d in (*task.inputs, *task.updates):
+        if task.reads_vary:
+            _require_own_inputs(task, where)
+            _require_places(instance, task, where)
+        for d in (*task.may_read, *task.updates):
             if not exists[d]:
                 raise FormatError(f"{where}: it reads '{instance.blocks[d].name}' before it exists")
         for d in task.outputs:
@@ -491,9 +543,50 @@ def _require_tasks(instance: Instance) -> None:
                     "a later write is an update"
                 )
             exists[d] = True
+    if instance.reads_vary and instance.has_host_work:
+        raise FormatError(
+            "tasks: algorithms of some read different blocks, and some may run on the host; leave out "
+            "'inputs' of algorithms, or 'on'"
+        )
     for d, block in enumerate(instance.blocks):
         if block.finally_ != "anywhere" and not exists[d]:
             raise FormatError(f"blocks[{d}] ('{block.name}'): it has a place finally but is never written")
+
+
+def _require_own_inputs(task: Task, where: str) -> None:
+    """Inputs of algorithms name each block once and differ from the task's, which some algorithm reads."""
+    for a, one in enumerate(task.algorithms):
+        if one.inputs is msgspec.UNSET:
+            continue
+        if len(set(one.inputs)) != len(one.inputs):
+            raise FormatError(f"{where}: 'inputs' of algorithm {a} ('{one.name}') list a block twice")
+        if set(one.inputs) == set(task.inputs):
+            raise FormatError(
+                f"{where}: 'inputs' of algorithm {a} ('{one.name}') are those of the task; leave them out"
+            )
+    if all(one.inputs is not msgspec.UNSET for one in task.algorithms):
+        raise FormatError(
+            f"{where}: no algorithm reads its inputs; make those of an algorithm the task's, and leave them "
+            "out there"
+        )
+
+
+def _require_places(instance: Instance, task: Task, where: str) -> None:
+    """Outputs that take over places are as large as the inputs that have them, and each is named once."""
+    for a, one in enumerate(task.algorithms):
+        at = f"{where}: 'takes_over' of algorithm {a} ('{one.name}')"
+        outputs, inputs = [d for d, _ in one.takes_over], [x for _, x in one.takes_over]
+        if len(set(outputs)) != len(outputs) or not set(outputs) <= set(task.outputs):
+            raise FormatError(f"{at} begins its pairs with {outputs}; name different outputs of the task")
+        if len(set(inputs)) != len(inputs) or not set(inputs) <= set(task.reads(a)):
+            raise FormatError(f"{at} ends its pairs with {inputs}; name different blocks that it reads")
+        for d, x in one.takes_over:
+            block, place = instance.blocks[d], instance.blocks[x]
+            if block.bytes != place.bytes or block.tensor is not None or place.tensor is not None:
+                raise FormatError(
+                    f"{at}: '{block.name}' does not fit the place of '{place.name}'; name whole blocks of "
+                    "one size"
+                )
 
 
 def _require_time(instance: Instance) -> None:
@@ -508,23 +601,8 @@ def _require_time(instance: Instance) -> None:
         )
 
 
-def _require_gradients(instance: Instance) -> None:
-    """Gradients name tasks that exist."""
-    if instance.cluster is msgspec.UNSET:
-        return
-    for i, gradient in enumerate(instance.cluster.gradients):
-        for k in (gradient.produced_by, *gradient.used_by):
-            if k >= len(instance.tasks):
-                raise FormatError(
-                    f"cluster.gradients[{i}] ('{gradient.name}'): task index {k} is out of range "
-                    f"0..{len(instance.tasks) - 1}"
-                )
-
-
 def _require_one_gpu(instance: Instance) -> None:
     """Host memory has a budget, a link is shared, the host computes, and so on, with one GPU only."""
-    if instance.cluster is msgspec.UNSET:
-        return
     if instance.host_budget_bytes is not msgspec.UNSET:
         raise FormatError(
             "host_budget_bytes: host memory of several GPUs has no budget yet; leave out it or 'cluster'"
@@ -541,16 +619,13 @@ def _require_one_gpu(instance: Instance) -> None:
             raise FormatError(
                 f"{where}: the host of several GPUs computes no task yet; leave out 'on' or 'cluster'"
             )
+        if task.reads_vary:
+            raise FormatError(
+                f"{where}: on several GPUs all algorithms read the same yet; leave out their 'inputs', or "
+                "'cluster'"
+            )
     for d in instance.carried:
         raise FormatError(
             f"blocks[{d}] ('{instance.blocks[d].name}'): several GPUs carry no blocks yet; begin it on the "
             "device or on the host, or leave out 'cluster'"
         )
-
-
-def _require_layers(layers: tuple[LayerTasks, ...], tasks: int, where: str) -> None:
-    """Layers name tasks that exist."""
-    for layer in layers:
-        for k in (*layer.forward, *layer.backward):
-            if k >= tasks:
-                raise FormatError(f"{where}: layer '{layer.name}' names no task {k}")

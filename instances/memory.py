@@ -36,7 +36,10 @@ def require_parts_at_pages(instance: Instance, page_bytes: int) -> None:
 
 
 def footprint(instance: Instance, task: int) -> int:
-    """Return the bytes of the blocks that a task touches (F_k), without workspace and without rounding."""
+    """Return the bytes of the blocks that a task touches (F_k), without workspace and without rounding.
+
+    They are those that it touches with some algorithm.
+    """
     return sum(instance.blocks[d].bytes for d in instance.tasks[task].blocks)
 
 
@@ -48,15 +51,26 @@ def needs(instance: Instance) -> list[int]:
     require_instance(instance)
     unit = instance.alignment_bytes
     sizes = [ceil_to(block.bytes, unit) for block in instance.blocks]
-    return [
-        instance.resident_bytes + sum(sizes[d] for d in _held(task)) + ceil_to(_least_workspace(task), unit)
-        for task in instance.tasks
-    ]
+    return [instance.resident_bytes + sum(_least(task, sizes, unit)) for task in instance.tasks]
+
+
+def _least(task: Task, sizes: Sequence[int], unit: int) -> tuple[int, int]:
+    """Return the bytes of blocks and of workspace of the algorithm that needs least of the device."""
+    if task.may_run_on_host or not task.reads_vary:
+        return sum(sizes[d] for d in _held(task)), ceil_to(_least_workspace(task), unit)
+    written = (*task.outputs, *task.updates)
+    return min(
+        [
+            (sum(sizes[d] for d in (*task.holds(a), *written)), ceil_to(algorithm.workspace_bytes, unit))
+            for a, algorithm in enumerate(task.algorithms)
+        ],
+        key=sum,
+    )
 
 
 def _held(task: Task) -> tuple[int, ...]:
-    """Return the blocks that a task must find on the device, or have room for there."""
-    return () if task.may_run_on_host else task.blocks
+    """Return the blocks that a task must find on the device, or have room for there, in any case."""
+    return () if task.may_run_on_host else (*task.must_hold, *task.outputs, *task.updates)
 
 
 def _least_workspace(task: Task) -> int:
@@ -86,10 +100,9 @@ def require_budget(instance: Instance) -> None:
     least = max(amounts)
     if instance.budget_bytes < least:
         k = amounts.index(least)
-        blocks = sum(
-            ceil_to(instance.blocks[d].bytes, instance.alignment_bytes) for d in _held(instance.tasks[k])
-        )
-        workspace = least - blocks - instance.resident_bytes
+        unit = instance.alignment_bytes
+        sizes = [ceil_to(block.bytes, unit) for block in instance.blocks]
+        blocks, workspace = _least(instance.tasks[k], sizes, unit)
         raise BudgetError(
             f"{instance.name}: a budget of {_told(instance.budget_bytes)} is under the minimum of "
             f"{_told(least)}, {_told(least - instance.budget_bytes)} are missing: "
@@ -144,8 +157,16 @@ def _is_renewed(instance: Instance, block: int) -> bool:
 
 
 def _is_idle(instance: Instance, block: int) -> bool:
-    """Whether a block is carried and never used: the host has it at both ends, without any copy."""
-    return instance.blocks[block].initially == "carried" and not instance.uses[block]
+    """Whether a block is carried and need not be used: the host has it at both ends, without any copy."""
+    return instance.blocks[block].initially == "carried" and not _sure_uses(instance)[block]
+
+
+def _sure_uses(instance: Instance) -> Sequence[Sequence[int]]:
+    """Return, per block, the tasks that touch it with every algorithm, in order."""
+    if not instance.reads_vary:
+        return instance.uses
+    sure = [{*task.must_read, *task.outputs, *task.updates} for task in instance.tasks]
+    return [[k for k in uses if d in sure[k]] for d, uses in enumerate(instance.uses)]
 
 
 class _Stay(NamedTuple):
@@ -158,15 +179,16 @@ class _Stay(NamedTuple):
 
 
 def _stays(instance: Instance, places: tuple[str, ...]) -> Iterator[_Stay]:
-    """Yield the stays of blocks whose version no task makes again.
+    """Yield the stays of blocks whose version no task makes again, between tasks that touch them in any case.
 
     The start is a use of blocks that begin in one of some places, and the end of those that must end there.
     For carried blocks, which always exist, both are.
     """
     makers = {d: k for k, task in enumerate(instance.tasks) if task.recomputable for d in task.outputs}
+    uses = _sure_uses(instance)
     for d, block in enumerate(instance.blocks):
         is_carried = block.initially == "carried"
-        marks = [*([-1] if is_carried or block.initially in places else []), *instance.uses[d]]
+        marks = [*([-1] if is_carried or block.initially in places else []), *uses[d]]
         marks += [len(instance.tasks)] if is_carried or block.finally_ in places else []
         for after, until in pairwise(marks):
             written = bisect_right(instance.writers[d], after)
@@ -381,7 +403,8 @@ def live_ranges(instance: Instance) -> list[range]:
     """Return, per block, the tasks during which it is live when no block is evicted.
 
     A block that must end on the device is live during the last task, even if only the end needs it. Carried
-    blocks that are used are live during all tasks. Tasks that run on the host alone use nothing here.
+    blocks that are used are live during all tasks. Tasks that run on the host alone use nothing here, and
+    others what their fastest algorithms touch.
     """
     count = len(instance.tasks)
     ranges = []
@@ -394,10 +417,14 @@ def live_ranges(instance: Instance) -> list[range]:
 
 
 def _uses_on_device(instance: Instance) -> Sequence[Sequence[int]]:
-    """Return, per block, the tasks with an algorithm of the device that touch it."""
+    """Return, per block, the tasks with an algorithm of the device that touch it, with the fastest one."""
+    tasks = instance.tasks
+    if instance.reads_vary:
+        pairs = zip(tasks, fastest(instance), strict=True)
+        touched = [task.touches(task.algorithms.index(chosen)) for task, chosen in pairs]
+        return [[k for k in uses if d in touched[k]] for d, uses in enumerate(instance.uses)]
     if not instance.has_host_work:
         return instance.uses
-    tasks = instance.tasks
     return [[k for k in uses if tasks[k].device_algorithms] for uses in instance.uses]
 
 

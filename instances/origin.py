@@ -207,3 +207,17 @@ def of_entries(layers: object, instance: str) -> tuple[LayerTasks, ...]:
         LayerTasks(name=text_of(e.name), kind=text_of(e.kind), forward=e.forward, backward=e.backward)
         for e in entries
     )
+
+
+def require_layers(layers: tuple[LayerTasks, ...], tasks: int, where: str) -> None:
+    """Refuse layers that name tasks which do not exist.
+
+    Raises
+    ------
+    FormatError
+        With the layer and the task.
+    """
+    for layer in layers:
+        for k in (*layer.forward, *layer.backward):
+            if k >= tasks:
+                raise FormatError(f"{where}: layer '{layer.name}' names no task {k}")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from .applied import Transform, TransformKind
-from .arguments import quoted, require_instance, require_kind, require_one_of
+from .arguments import quoted, require_fixed_reads, require_instance, require_kind, require_one_of
 from .devices.device import whole_ns
 from .errors import PebblerError
 from .figures import is_positive
@@ -197,6 +197,7 @@ def with_mask(instance: Instance) -> Instance:
                 f"{instance.name}: layer '{layer.name}' is no ReLU with a task that reads one Y"
             )
         (k,) = layer.backward
+        require_fixed_reads(instance, "the mask", [k])
         (feature,) = tasks[k].inputs
         mask = len(blocks)
         blocks.append(_mask(instance, instance.blocks[feature], f"M({layer.name.removeprefix('relu ')})"))
@@ -291,6 +292,8 @@ def split_parts(instance: Instance, size: int | Mapping[int, int]) -> Instance:
         When a size is below 2 MiB, the alignment does not divide 2 MiB, or blocks are parts already.
     """
     _require_whole(instance)
+    if any(one.takes_over for task in instance.tasks for one in task.algorithms):
+        raise PebblerError(f"{instance.name}: tensors in parts take over no place; leave out 'takes_over'")
     most = size if isinstance(size, Mapping) else dict.fromkeys(range(len(instance.blocks)), size)
     if any(type(one) is not int for one in most.values()):
         raise PebblerError(f"size is {quoted(size)}; give the whole bytes of a part, or those of each block")
@@ -314,7 +317,14 @@ def split_parts(instance: Instance, size: int | Mapping[int, int]) -> Instance:
 
     tasks = tuple(
         msgspec.structs.replace(
-            task, inputs=split(task.inputs), outputs=split(task.outputs), updates=split(task.updates)
+            task,
+            inputs=split(task.inputs),
+            outputs=split(task.outputs),
+            updates=split(task.updates),
+            algorithms=tuple(
+                one if one.inputs is msgspec.UNSET else msgspec.structs.replace(one, inputs=split(one.inputs))
+                for one in task.algorithms
+            ),
         )
         for task in instance.tasks
     )

@@ -15,7 +15,7 @@ from ..heuristics.clock import LEAST, until
 from ..heuristics.loading import cluster_kernels, load_for
 from ..heuristics.methods import Answer, Limits, MethodError, OnBetter, Refusal, find_method
 from ..heuristics.spread import spread
-from ..instances.arguments import names_of, require_instance, require_kind
+from ..instances.arguments import names_of, require_instance, require_kind, why_reads_vary
 from ..instances.errors import FormatError, PebblerError
 from ..instances.files import reread
 from ..instances.instance import Instance
@@ -171,6 +171,8 @@ def attempt(
             if excluded is not None:
                 answers.deny()
                 answer = Answer(None, excluded, infeasible=True)
+            elif info.reads != "chosen" and (reason := why_reads_vary(instance, method)) is not None:
+                answer = Answer(None, reason)
             elif instance.has_host_work and info.sides != "chosen":
                 answer = take_sides(instance, info, host.solve, limits)
             elif instance.carried and info.carries != "chosen":

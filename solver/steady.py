@@ -348,7 +348,9 @@ def _let_go(instance: Instance, schedule: Schedule, hosted: Hosted) -> tuple[Res
     position = {operation.id: p for p, operation in enumerate(schedule.operations)}
     users: dict[int, list[int]] = {d: [] for d in hosted}
     for operation in schedule.operations:
-        touched = (operation.block,) if operation.task is None else instance.tasks[operation.task].blocks
+        touched: tuple[int | None, ...] = (operation.block,)
+        if operation.task is not None and operation.algorithm is not None:
+            touched = instance.tasks[operation.task].touches(operation.algorithm)
         for d in hosted.intersection(touched):
             users[d].append(operation.id)
 

@@ -127,6 +127,7 @@ class _Proof:
     order: Order = field(init=False)
     acquired: dict[int, list[Residence]] = field(init=False)
     kept: frozenset[int] = field(init=False)
+    taken: dict[int, Residence] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.order = Order(self.schedule)
@@ -165,6 +166,7 @@ class _Proof:
         self.first_runs()
         self.acquisitions()
         self.places()
+        self.takeovers()
         self.separation()
         self.succession()
         self.contents()
@@ -292,9 +294,43 @@ class _Proof:
                         f"{what} has {mapped} bytes in its extents, not its {residence.bytes} in whole pages"
                     )
 
+    def takeovers(self) -> None:
+        """Check residences that take over the place of an input, and note which: their run lets them.
+
+        The input's residence ends with the run, and all else that it waits for has ended when the run starts.
+        """
+        last: dict[int, Residence] = {}
+        for p in sorted(self.acquired):
+            here = self.acquired[p]
+            for residence in here:
+                if residence.takes_over:
+                    self._takeover(p, residence, last)
+            last.update((r.block, r) for r in here if r.block is not None)
+
+    def _takeover(self, p: int, residence: Residence, last: dict[int, Residence]) -> None:
+        what, pairs = self.what(residence), dict[int, int]()
+        run = None if p == NEVER else self.operations[p]
+        if run is not None and run.task is not None and run.algorithm is not None:
+            pairs = dict(self.instance.tasks[run.task].algorithms[run.algorithm].takes_over)
+        if residence.block not in pairs or run is None:
+            by = "at time 0" if run is None else f"by {self.name(p)}"
+            self.fail(f"{what}, acquired {by}, takes over a place and may not")
+            return
+        name, place = self.block(pairs[residence.block]).name, last.get(pairs[residence.block])
+        if place is None or _ranges(place) != _ranges(residence):
+            self.fail(f"{what} takes over the place of '{name}' in {self.name(p)} and lies elsewhere")
+            return
+        releases = self.order.releases(place)
+        if p not in releases or not all(q == p or self.order.ends_before(q, p) for q in releases):
+            self.fail(f"{what} takes over the place of '{name}', which does not end with {self.name(p)}")
+            return
+        self.taken[id(residence)] = place
+
     def separation(self) -> None:
         """Check that of residences with common addresses, one is released before the other is acquired."""
         for p, residence, holder in self.order.clashes(self.acquired, _ranges):
+            if self.taken.get(id(residence)) is holder:
+                continue
             by = "at time 0" if p == NEVER else f"by {self.name(p)}"
             self.fail(
                 f"{self.what(residence)}, acquired {by}, overlaps {self.what(holder)}, "
@@ -334,7 +370,7 @@ class _Proof:
             if operation.task is not None and is_on_host(self.instance, operation):
                 self._host_run(p, operation.task, state, required[operation.task])
             elif operation.task is not None:
-                self._run(p, operation.task, state, current, required[operation.task])
+                self._run(p, operation, state, current, required[operation.task])
             elif operation.block is not None:
                 self._copy(p, operation.block, state[operation.block], current)
         self._carried(state, current)
@@ -385,18 +421,23 @@ class _Proof:
     def _run(
         self,
         p: int,
-        k: int,
+        run: Operation,
         state: list[_Content],
         current: dict[int, Residence],
         required: dict[int, int],
     ) -> None:
-        task = self.instance.tasks[k]
+        """Check a run on the device, which reads what its algorithm reads, and nothing else."""
+        assert run.task is not None
+        assert run.algorithm is not None
+        task = self.instance.tasks[run.task]
+        own = task.algorithms[run.algorithm].inputs
+        reads = (*(task.inputs if own is UNSET else own), *task.updates)
         for residence in self.acquired.get(p, []):
             if residence.block is not None:
                 current[residence.block] = residence
-        for d in task.blocks:
+        for d in (*reads, *task.outputs):
             self._is_there(p, d, current)
-        for d in (*task.inputs, *task.updates):
+        for d in reads:
             if state[d].device != required[d]:
                 self.fail(
                     f"{self.name(p)} needs version {required[d]} of '{self.block(d).name}', "
@@ -408,7 +449,7 @@ class _Proof:
                 self.fail(f"{self.name(p)} writes '{self.block(d).name}' while an offload may be copying it")
             content.device = self._next(p, d, content, required)
             content.written_by = p
-        self._one_base(p, task.blocks, current)
+        self._one_base(p, (*reads, *task.outputs), current)
 
     def _host_run(self, p: int, k: int, state: list[_Content], required: dict[int, int]) -> None:
         """Check a run on the host, which reads and writes copies there, and touches nothing on the device."""

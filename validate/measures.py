@@ -16,6 +16,8 @@ def lifetime_ns(
 ) -> tuple[int, int]:
     """Return start and end of a residence in nanoseconds: from its acquisition to its last release.
 
+    One that takes over the place of an input counts from the end of the run, until when it is the input's.
+
     Parameters
     ----------
     schedule, residence
@@ -23,7 +25,8 @@ def lifetime_ns(
     times
         Start and end of each operation by id, as `operation_times` returns them.
     """
-    start = 0 if residence.acquired_by is None else times[residence.acquired_by][0]
+    taken = isinstance(residence, Residence) and residence.takes_over
+    start = 0 if residence.acquired_by is None else times[residence.acquired_by][taken]
     end = max((times[i][1] for i in residence.released_after), default=schedule.makespan_ns)
     return start, end
 

@@ -147,7 +147,8 @@ class Order:
         changes: dict[int, int] = defaultdict(int)
         for residence in residences:
             p = self.acquisition(residence)
-            changes[0 if p == NEVER else starts[p]] += residence.bytes
+            begins = ends if _takes_over(residence) else starts
+            changes[0 if p == NEVER else begins[p]] += residence.bytes
             released = max((ends[q] for q in self.releases(residence)), default=max(ends, default=0))
             changes[released] -= residence.bytes
         return max(accumulate((changes[t] for t in sorted(changes)), initial=0))
@@ -164,9 +165,15 @@ class Order:
         for residence in residences:
             p = self.acquisition(residence)
             begin = (0, NEVER, 0) if p == NEVER else (starts[p], p, 0)
+            if p != NEVER and _takes_over(residence):  # until then, the bytes are the input's
+                begin = (ends[p], p if starts[p] == ends[p] else NEVER, 1)
             released = ((ends[q], q if starts[q] == ends[q] else NEVER, 1) for q in self.releases(residence))
             changes += [(begin, residence.bytes), (max(released, default=(inf, 0, 1)), -residence.bytes)]
         return max(accumulate((size for _, size in sorted(changes)), initial=0))
+
+
+def _takes_over(residence: Residence | HostResidence) -> bool:
+    return isinstance(residence, Residence) and residence.takes_over
 
 
 class _Holders(Generic[Held]):

@@ -129,6 +129,8 @@ class Residence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         The operation that writes the block there; None for a block that is initially on the device.
     released_after
         Ids of operations: the residence ends when all of them have ended. If empty, it lasts to the end.
+    takes_over
+        Whether it is the place of an input of the run that acquires it, which ends with that run.
     """
 
     gpu: Natural = 0
@@ -139,11 +141,13 @@ class Residence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     bytes: Positive
     acquired_by: Natural | None = None
     released_after: tuple[Natural, ...] = ()
+    takes_over: bool = False
 
     def __post_init__(self) -> None:
         if not (
             is_natural(self.gpu)
             and are_optional(self.block, self.workspace_of, self.offset, self.acquired_by)
+            and type(self.takes_over) is bool
             and (self.extents is None or _are_extents(self.extents))
             and is_positive(self.bytes)
             and are_naturals(self.released_after)

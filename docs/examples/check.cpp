@@ -127,7 +127,7 @@ std::vector<std::string> check(const Value& instance, const Value& schedule) {
     for (const Value& block : blocks) beyond |= block.word("initially", "absent") == "carried";
     for (const Value& task : tasks) {
         beyond |= task.has("slowdown_ppm");
-        for (const Value& way : task["algorithms"].items) beyond |= way.has("on");
+        for (const Value& way : task["algorithms"].items) beyond |= way.has("on") || way.has("takes_over");
     }
     if (beyond) return {"the files use what this checker does not know"};
     std::vector<std::string> wrong;
@@ -272,7 +272,7 @@ std::vector<std::string> check(const Value& instance, const Value& schedule) {
         Numbers inputs, writes, uses;
         if (runs) {
             const Value& task = tasks[op["task"].number];
-            inputs = task.list("inputs");
+            inputs = (ways[p]->has("inputs") ? *ways[p] : task).list("inputs");
             writes = task.list("outputs");
             for (Number d : task.list("updates")) inputs.push_back(d), writes.push_back(d);
             uses = inputs;

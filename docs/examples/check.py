@@ -18,7 +18,8 @@ def check(instance, schedule):
         "memory_model"
     ] != "contiguous"
     beyond = beyond or any(block.get("initially") == "carried" for block in blocks)
-    if beyond or any("slowdown_ppm" in k or any("on" in way for way in k["algorithms"]) for k in tasks):
+    beyond = beyond or any({"on", "takes_over"} & way.keys() for k in tasks for way in k["algorithms"])
+    if beyond or any("slowdown_ppm" in k for k in tasks):
         return ["the files use what this checker does not know"]
     wrong = [] if schedule["instance"] == instance["name"] else ["the schedule is for another instance"]
 
@@ -127,17 +128,16 @@ def check(instance, schedule):
             "it has too many workspaces or too few",
         )
         updates, outputs = task.get("updates", []), task["outputs"]
+        reads = [*ways.get(p, {}).get("inputs", task["inputs"]), *updates]
         if p in ways:
             current.update(arrived)
-        uses = (
-            [*task["inputs"], *updates, *outputs] if p in ways else [op["block"]] * (op["kind"] != "prefetch")
-        )
+        uses = [*reads, *outputs] if p in ways else [op["block"]] * (op["kind"] != "prefetch")
         for d in uses:
             stay = current.get(d)
             there = stay and (stay["p"] == p or before(stay["p"], p))
             kept = there and (not stay["free"] or any(q == p or before(p, q) for q in stay["free"]))
             need(kept, p, f"block {d} need not be on the device")
-        for d in [*task["inputs"], *updates]:
+        for d in reads:
             need(
                 found[d]["device"] == finds[op["task"]][d],
                 p,

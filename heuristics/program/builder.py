@@ -323,6 +323,7 @@ class ProgramBuilder:
         *,
         at: Mapping[int, int] | None = None,
         workspace_at: int | None = None,
+        over: Mapping[int, int] | None = None,
     ) -> int:
         """Run a task, or run it again. Outputs and workspace are placed now unless claimed before.
 
@@ -335,6 +336,9 @@ class ProgramBuilder:
         at, workspace_at
             Offsets in bytes of outputs by block, and of the workspace, for contiguous memory; by default,
             they lie where the pool has room.
+        over
+            Inputs by the outputs that take over their places, as the algorithm lets them; the inputs are not
+            there any more then.
 
         Returns
         -------
@@ -346,11 +350,16 @@ class ProgramBuilder:
         OutOfMemoryError
             When there is no place; the program is then unchanged.
         PebblerError
-            When an input is not resident.
+            When an input is not resident, or an output may not take over a place.
         """
-        what = self.instance.tasks[task]
-        waits = self._data_waits(what, after)
-        outputs = [d for d in what.outputs if d not in self._open]
+        what, over = self.instance.tasks[task], over or {}
+        waits = self._data_waits(what, algorithm, after)
+        for d, x in over.items():
+            if (d, x) not in what.algorithms[algorithm].takes_over or d in self._open:
+                names = self.instance.blocks[d].name, self.instance.blocks[x].name
+                raise PebblerError(f"'{names[0]}' may not take over the place of '{names[1]}' in {what.name}")
+            waits |= {i for stream, i in self._open[x].users.items() if stream != "compute"}
+        outputs = [d for d in what.outputs if d not in self._open and d not in over]
         workspace = what.algorithms[algorithm].workspace_bytes
         places, scratch = self._place_all(outputs, workspace, what.name, at or {}, workspace_at)
         waits |= self._place_waits(places, scratch)
@@ -358,8 +367,11 @@ class ProgramBuilder:
         i = self._issue("compute", "run", duration, waits, task=task, algorithm=algorithm)
         for d, place in places:
             self._open_stay(d, place, i)
-        for d in what.blocks:
-            self._open[d].users["compute"] = i
+        for d, x in over.items():
+            self._take_over(d, x, i)
+        for d in what.touches(algorithm):
+            if d in self._open:
+                self._open[d].users["compute"] = i
         for d in (*what.outputs, *what.updates):
             self._written_by[d] = i
         for d in (*what.updates, *(() if self._has_run[task] else what.outputs)):
@@ -687,10 +699,10 @@ class ProgramBuilder:
         acquired_by = self._open[block].acquired_by
         return set() if acquired_by is None else {acquired_by}
 
-    def _data_waits(self, what: Task, after: Iterable[int]) -> set[int]:
+    def _data_waits(self, what: Task, algorithm: int, after: Iterable[int]) -> set[int]:
         """Return what a run waits for because of data: `after`, arrivals, and copies of its blocks."""
         waits = set(after)
-        for d in what.inputs:
+        for d in what.reads(algorithm):
             waits |= self._arrival(d, what.name)
         for d in (*what.updates, *(d for d in what.outputs if d in self._open)):
             waits |= self._arrival(d, what.name)
@@ -736,6 +748,16 @@ class ProgramBuilder:
         self._open[block] = stay
         self.free_bytes -= self._aligned[block]
         self._address[block], self._rounded[block] = place.ranges[0]
+
+    def _take_over(self, block: int, place_of: int, run: int) -> None:
+        """Let a block have the place of an input of a run, whose stay ends with that."""
+        old = self._open.pop(place_of)
+        self.free_bytes += self._aligned[place_of]
+        self._address[place_of] = -1
+        old.gone = self._count()
+        old.released_after = self._previous[place_of] = (run,)
+        self._open_stay(block, Place(old.ranges, old.span), run)
+        self._open[block].takes_over = True
 
     def _close_stay(self, block: int, released_after: tuple[int, ...]) -> None:
         stay = self._open.pop(block)

@@ -52,7 +52,7 @@ class Sketch(ProgramBuilder):
         self._taken = _Bytes(self.instance, fit, plan, self.ends)
         return self._taken
 
-    def _data_waits(self, what: Task, after: Iterable[int]) -> set[int]:  # noqa: ARG002
+    def _data_waits(self, what: Task, algorithm: int, after: Iterable[int]) -> set[int]:  # noqa: ARG002
         return set()
 
     def _place_waits(self, places: Iterable[tuple[int, Place]], scratch: tuple[Range, ...]) -> set[int]:  # noqa: ARG002

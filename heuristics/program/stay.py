@@ -14,7 +14,7 @@ class Stay:
 
     Attributes
     ----------
-    block, workspace_of, bytes, acquired_by, released_after
+    block, workspace_of, bytes, acquired_by, released_after, takes_over
         As in `Residence`.
     ranges, span
         The ranges in which it lies, and the tensor in whose span it lies.
@@ -39,6 +39,7 @@ class Stay:
     users: dict[Stream, int] = field(default_factory=dict)
     released_after: tuple[int, ...] = ()
     used: bool = True
+    takes_over: bool = False
 
     def residence(self, memory: MemoryModel) -> Residence:
         """Return the residence for the schedule."""
@@ -50,4 +51,5 @@ class Stay:
             bytes=self.bytes,
             acquired_by=self.acquired_by,
             released_after=self.released_after,
+            takes_over=self.takes_over,
         )

@@ -94,7 +94,8 @@ class PlanSearch:
         self._calm = 0
         room = _ROOM * max(len(again), 1)
         most = tasks + room + 1
-        touches = int(np.diff(columns.touches.begin).max(initial=0)) * most
+        degree = int(np.diff(columns.touches.begin)[again].max(initial=0))
+        touches = len(columns.touches.block) + room * degree + len(columns.size)
 
         def zeros(length: int) -> Integers:
             return np.zeros(length, np.int64)
@@ -109,8 +110,8 @@ class PlanSearch:
             current=program(),
             judged=program(),
             until=zeros(len(columns.size)),
-            stays=np.zeros((touches + len(columns.size), 4), np.int64),
-            stack=zeros(tasks + touches),
+            stays=np.zeros((touches, 4), np.int64),
+            stack=zeros(room),
             counts=zeros(8),
             costs=np.array([0.0, _WEIGHT * self._mean / max(self._graph.pool, 1)]),
             random=np.array([seed], np.uint64),

@@ -78,6 +78,22 @@ def last_stages(instance: Instance) -> list[int]:
     return [min(stage, end) for stage in last]
 
 
+def last_uses(instance: Instance) -> list[int]:
+    """Return, per task, the last stage in which a second run can be of use; -1 if there is none."""
+    needed = [
+        len(instance.tasks) if block.finally_ == "device" else max(uses, default=-1)
+        for block, uses in zip(instance.blocks, instance.uses, strict=True)
+    ]
+    last = [-1] * len(instance.tasks)
+    for k in reversed(range(len(instance.tasks))):
+        task = instance.tasks[k]
+        if task.recomputable:
+            last[k] = max((needed[d] for d in task.outputs), default=-1)
+            for d in task.may_read:
+                needed[d] = max(needed[d], last[k])
+    return last
+
+
 def _count_stages(instance: Instance) -> int:
     return len(instance.tasks) + any(block.finally_ == "device" for block in instance.blocks)
 

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ...instances.arguments import require_fixed_reads
 from ...instances.figures import MILLION
 from ...instances.instance import Instance
 from ...validate.host_memory import ALIGNMENT_BYTES
@@ -115,6 +116,7 @@ def columns_of(instance: Instance, memory: MemoryModel) -> Columns:
     instance, memory
         The instance to schedule, and the memory model.
     """
+    require_fixed_reads(instance, "local search")  # its evictions lie between uses that are known
     instance = as_read(instance, memory)
     tasks, blocks = instance.tasks, instance.blocks
     copies, shares = _copies(instance)

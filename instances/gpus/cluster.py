@@ -134,6 +134,22 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.nodes > 1 and self.nvlink_bytes_per_second is not None:
             raise FormatError("cluster: a ring of NVLinks does not reach over nodes; leave one of them out")
 
+    def require_tasks(self, count: int) -> None:
+        """Refuse gradients that name tasks which do not exist.
+
+        Raises
+        ------
+        FormatError
+            With the gradient and the task.
+        """
+        for i, gradient in enumerate(self.gradients):
+            for k in (gradient.produced_by, *gradient.used_by):
+                if k >= count:
+                    raise FormatError(
+                        f"cluster.gradients[{i}] ('{gradient.name}'): task index {k} is out of range "
+                        f"0..{count - 1}"
+                    )
+
     def naive_ns(self, gradients: Sequence[Gradient], *, staged: bool = False) -> int:
         """Return the time to add up gradients at the end, when one GPU gathers them and sends weights back.
 

@@ -16,6 +16,7 @@ from msgspec import UNSET
 
 from ...heuristics.loading import loads
 from ...heuristics.methods import Answer, Limits, Refusal, register
+from ...instances.arguments import require_fixed_reads
 from ...instances.instance import Instance
 from ...instances.memory import footprint
 from ...validate.bounds.machine import on_link_alone
@@ -123,6 +124,7 @@ def solve_divisible(instance: Instance, limits: Limits) -> Relaxation:
         raise Refusal("cp-sat: recomputation is not modelled yet")
     if any(algorithm.on == "host" for task in instance.tasks for algorithm in task.algorithms):
         raise Refusal("cp-sat: work on the host is not modelled yet; take flow or local-search")
+    require_fixed_reads(instance, "the interval model")  # its intervals lie between uses that are known
     from ortools.sat.python import cp_model
 
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit

@@ -52,6 +52,7 @@ _MOST_TASKS = 200
     shown="named",
     carries="chosen",
     sides="chosen",
+    reads="chosen",
 )
 def _method(instance: Instance, limits: Limits) -> Answer:
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
@@ -129,29 +130,35 @@ class _State(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A decision: start an operation on a stream, evict a block, drop a copy, or let time pass."""
+    """A decision: start an operation on a stream, evict a block, drop a copy, or let time pass.
+
+    `over` are the outputs of a run that take over the place of an input, each with that.
+    """
 
     kind: str
     item: int = 0
     algorithm: int = 0
     places: tuple[tuple[int, int], ...] = ()
     workspace: int = _ABSENT
+    over: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """What the machine looks up often: aligned sizes, versions, blocks of tasks, and the last uses of blocks.
+    """What the machine looks up often: aligned sizes, versions, blocks of runs, and the last uses of blocks.
 
-    `blocks` holds those that each task touches, `last` the last task that uses each block or -1. `prefetches`
-    has, for each number of tasks that have begun, the next uses of blocks that are not made in between, in
-    order, each with the block and the time of its prefetch.
+    `blocks` holds those that each task touches with each of its algorithms, `last` the last task that may use
+    each block or -1, `sure` the last that uses it whatever its algorithm. `prefetches` has, for each number
+    of tasks that have begun, the next such uses of blocks that are not made in between, in order, each with
+    the block and the time of its prefetch.
     """
 
     sizes: tuple[int, ...]
     workspaces: tuple[tuple[int, ...], ...]
     versions: tuple[tuple[int, ...], ...]
-    blocks: tuple[tuple[int, ...], ...]
+    blocks: tuple[tuple[tuple[int, ...], ...], ...]
     last: tuple[int, ...]
+    sure: tuple[int, ...]
     prefetches: tuple[tuple[tuple[int, int, int], ...], ...]
 
 
@@ -164,6 +171,10 @@ class _Machine:
         unit = unit_bytes(instance, memory)
         self.pool = instance.pool_bytes // unit * unit if memory == "paged" else instance.pool_bytes
         made = {d: k for k, task in enumerate(instance.tasks) for d in task.outputs}
+        sure: list[list[int]] = [[] for _ in instance.blocks]
+        for k, task in enumerate(instance.tasks):
+            for d in (*task.must_read, *task.outputs, *task.updates):
+                sure[d].append(k)
         self.remade = {d for d, k in made.items() if instance.tasks[k].recomputable}
         self.needs = _Needs(
             tuple(ceil_to(block.bytes, unit) for block in instance.blocks),
@@ -174,13 +185,14 @@ class _Machine:
                 tuple(sum(w < k for w in writers) for writers in instance.writers)
                 for k in range(len(instance.tasks) + 1)
             ),
-            tuple(task.blocks for task in instance.tasks),
+            tuple(tuple(task.touches(a) for a in range(len(task.algorithms))) for task in instance.tasks),
             tuple(uses[-1] if uses else -1 for uses in instance.uses),
+            tuple(uses[-1] if uses else -1 for uses in sure),
             tuple(
                 tuple(
                     sorted(
                         (next(use for use in uses if use >= k), d, instance.blocks[d].prefetch_ns or 0)
-                        for d, uses in enumerate(instance.uses)
+                        for d, uses in enumerate(sure)
                         if uses and uses[-1] >= k and made.get(d, -1) < k and d not in self.remade
                     )
                 )
@@ -260,7 +272,8 @@ class _Machine:
         """Yield the initial states with and without a block's copy at every place, as far as it may be."""
         wanted = bool(starts) and self._is_wanted_on_host(starts[0], d)
         may = wanted or (bool(starts) and self.pace is not None)
-        must = may and (host.is_ample or (self.instance.blocks[d].initially == "host" and wanted))
+        alone = self.instance.blocks[d].initially == "host" and wanted
+        must = may and (host.is_ample or (alone and not self._is_spare(starts[0], d)))
         if not must:
             yield from starts
         if may:
@@ -380,7 +393,7 @@ class _Machine:
             if state.unread >> d & 1:
                 continue
             is_lost = state.places[d] == _ABSENT and not self._is_remade(state, d)
-            if is_lost and self._is_wanted_on_host(state, d):
+            if is_lost and self._is_wanted_on_host(state, d) and not self._is_spare(state, d):
                 continue
             copies = _put(state.copies, d, _ABSENT)
             yield (
@@ -393,7 +406,8 @@ class _Machine:
         again = [k for k in range(state.following) if self.instance.tasks[k].recomputable]
         for k in [*([state.following] if state.following < len(self.instance.tasks) else []), *again]:
             task = self.instance.tasks[k]
-            if not self._can_run(state, k):
+            ways = [a for a in range(len(task.algorithms)) if self._can_run(state, k, a)]
+            if not ways:
                 continue
             absent = [d for d in task.outputs if state.places[d] == _ABSENT]
             if k < state.following and not absent and self.pace is None:
@@ -403,29 +417,45 @@ class _Machine:
             host = state.host
             for d in (*task.updates, *(task.outputs if k == state.following else ())):
                 host &= ~(1 << d)
-            unused = state.unused & ~sum(1 << d for d in task.blocks)
-            for a, algorithm in enumerate(task.algorithms):
+            for a, over in [(way, over) for way in ways for over in self._takeovers(state, k, way)]:
+                algorithm, touched = task.algorithms[a], self.needs.blocks[k][a]
+                unused = state.unused & ~sum(1 << d for d in touched)
+                places = state.places
+                for d, x in over:
+                    places = _put(_put(places, d, places[x]), x, _ABSENT)
+                new = [d for d in absent if places[d] == _ABSENT]
                 for placed, scratch in self._placements(
-                    state, state.places, absent, self.needs.workspaces[k][a], algorithm.workspace_bytes
+                    state, places, new, self.needs.workspaces[k][a], algorithm.workspace_bytes
                 ):
-                    if not self._one_base(self.needs.blocks[k], placed):
+                    if not self._one_base(touched, placed):
                         continue
                     busy = Busy("run", k, a, algorithm.duration_ns, scratch, _ABSENT)
-                    where = tuple([(d, placed[d]) for d in absent])
+                    where = tuple([(d, placed[d]) for d in new])
                     later = _State(
                         following=max(state.following, k + 1),
                         streams=(busy, *state.streams[1:]),
                         places=placed,
                         host=host,
                         turn=2,
-                        owing=state.owing and not absent and scratch == _ABSENT,
+                        owing=state.owing and not new and scratch == _ABSENT,
                         copies=state.copies,
                         host_owing=state.host_owing,
                         homes=state.homes,
                         unused=unused,
                         unread=state.unread,
                     )
-                    yield _Step("run", k, a, where, scratch), self._without_useless(later), 0
+                    yield _Step("run", k, a, where, scratch, over), self._without_useless(later), 0
+
+    def _takeovers(self, state: _State, k: int, a: int) -> Iterator[tuple[tuple[int, int], ...]]:
+        """Yield the choices of outputs that take over places of inputs, which can come back or are spare."""
+        after = state._replace(following=max(state.following, k + 1))
+        pairs = [
+            (d, x)
+            for d, x in self.instance.tasks[k].algorithms[a].takes_over
+            if state.places[d] == _ABSENT and self._may_go(after, x) and not self._offloading(state, x)
+        ]
+        for count in range(len(pairs) + 1):
+            yield from itertools.combinations(pairs, count)
 
     def _moves(self, state: _State) -> Iterator[tuple[_Step, _State, int]]:
         in_use = self._in_use(state)
@@ -473,6 +503,8 @@ class _Machine:
             if block.prefetch_ns is None or not state.host >> d & 1 or state.places[d] != _ABSENT:
                 continue
             if self.pace is None and not self._is_wanted(state, d):
+                continue
+            if d in self._in_use(state):  # its place was taken over by the run that reads it
                 continue
             for place in self._rooms(state, state.places, self.needs.sizes[d], self.exact[d]):
                 busy = Busy("prefetch", d, 0, block.prefetch_ns, _ABSENT, _ABSENT)
@@ -544,7 +576,8 @@ class _Machine:
         in_use: set[int] = set()
         for busy in state.streams:
             if busy is not None:
-                in_use.update(self.needs.blocks[busy.item] if busy.kind == "run" else (busy.item,))
+                is_run = busy.kind == "run"
+                in_use.update(self.needs.blocks[busy.item][busy.algorithm] if is_run else (busy.item,))
         return in_use
 
     def _arriving(self, state: _State, d: int) -> bool:
@@ -565,7 +598,7 @@ class _Machine:
         """Return whether a block may be evicted: it can come back, or it is not needed any more."""
         if state.host >> d & 1:
             return True
-        return self._is_remade(state, d) or self._is_dead(state, d)
+        return self._is_remade(state, d) or self._is_dead(state, d) or self._is_spare(state, d)
 
     def _is_remade(self, state: _State, d: int) -> bool:
         """Return whether a block can be computed again in its latest version."""
@@ -574,6 +607,12 @@ class _Machine:
     def _may_drop(self, host: HostPool) -> bool:
         """Return whether copies are dropped for others: for want of room, or to make one anew."""
         return not host.is_ample or self.pace is not None
+
+    def _is_spare(self, state: _State, d: int) -> bool:
+        """Return whether all tasks to come can do without a block, if they run the right algorithms."""
+        if self.needs.sure[d] >= state.following or self._ends_on_device(state, d):
+            return False
+        return not self._ends_on_host(state, d) or self._is_saved(state, d)
 
     def _is_dead(self, state: _State, d: int) -> bool:
         if self.needs.last[d] >= state.following or self._ends_on_device(state, d):
@@ -611,10 +650,10 @@ class _Machine:
     def _is_copy_at_home(self, state: _State, d: int) -> bool:
         return state.copies[d] == state.homes[self.carried[d]].host
 
-    def _can_run(self, state: _State, k: int) -> bool:
+    def _can_run(self, state: _State, k: int, algorithm: int) -> bool:
         task = self.instance.tasks[k]
         now, then = self.needs.versions[state.following], self.needs.versions[k]
-        for d in (*task.inputs, *task.updates):
+        for d in (*task.reads(algorithm), *task.updates):
             if state.places[d] == _ABSENT or self._arriving(state, d) or now[d] != then[d]:
                 return False
         if any(now[d] > 1 for d in task.outputs):
@@ -701,7 +740,12 @@ class _Machine:
             at = dict(step.places) if explicit else {}
             if step.kind == "run":
                 scratch = step.workspace if explicit and step.workspace != _ABSENT else None
-                begun[0] = builder.run(step.item, step.algorithm, ended.values(), at=at, workspace_at=scratch)
+                begun[0] = builder.run(
+                    *(step.item, step.algorithm, ended.values()),
+                    at=at,
+                    workspace_at=scratch,
+                    over=dict(step.over),
+                )
             elif step.kind == "evict":
                 builder.release(step.item)
             elif step.kind == "offload":

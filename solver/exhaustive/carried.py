@@ -46,7 +46,10 @@ def choices(instance: Instance, block: int) -> list[tuple[bool, bool]]:
         return [(True, False)]
     is_free = not is_written and not instance.has_host_budget
     found = [] if is_free else [(True, False)]
-    if info.prefetch_ns is not None or not instance.uses[block]:
+    tasks = [instance.tasks[k] for k in instance.uses[block]]
+    if info.prefetch_ns is not None or all(
+        block in task.may_read and block not in task.must_read for task in tasks
+    ):  # else it has to be on the device, whatever algorithms run
         found.append((False, True))
     return [*found, (True, True)]
 

@@ -202,3 +202,14 @@ def _by_heat(instance: Instance, count: int, share: float) -> list[int]:
         if len(inside):
             chosen.append(int(inside[np.lexsort((-live[inside], -fixed[inside]))[0]]))
     return list(islice(dict.fromkeys((*chosen, *hottest)), count))
+
+
+def interval_before(checkpoints: Sequence[int], t: int) -> int:
+    """Return the interval of the second runs of stage t, which come before the first run of task t."""
+    return 2 * bisect_left(checkpoints, t)
+
+
+def interval_of(checkpoints: Sequence[int], k: int) -> int:
+    """Return the interval in which task k runs for the first time."""
+    i = bisect_left(checkpoints, k)
+    return 2 * i + (i < len(checkpoints) and checkpoints[i] == k)

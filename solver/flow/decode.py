@@ -19,9 +19,10 @@ from ...heuristics.gaps import Gap, Guide, gaps_of
 from ...heuristics.recomputation.reruns import Plan, Run, last_stages, unrolled, useful
 from ...instances.instance import Instance
 from ...validate.bounds.arguments import needed
+from .checkpoints import interval_before, interval_of
 from .families import GapColumns
 from .model import FlowModel
-from .recompute import RecomputeModel, interval_before, interval_of
+from .recompute import RecomputeModel
 
 _LEAST = 0.05
 """Smallest share of a block whose absence counts as an eviction, where evictions need not be whole."""

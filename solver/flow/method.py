@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ...heuristics.recomputation.search import RerunSearch
+    from ...heuristics.recomputation.readings import AnyRerunSearch
     from ...heuristics.search.search import LocalSearch
     from ...heuristics.search.team import Team
 
@@ -58,9 +58,7 @@ _GLANCE = 100_000
 """Number of tasks that the search simulates before it asks again whether a model is solved."""
 
 _FIRST_SHARE = 0.1
-"""Share of a round of the search before the search without addresses starts; easy instances are solved by
-then.
-"""
+"""Share of a round of the search, enough for easy instances, before the search without addresses starts."""
 
 _BOUND_SHARE = 0.25
 """Largest share of the time limit for the bound that needs no solver."""
@@ -86,11 +84,7 @@ bound. ``local-search``: the search from decoded solutions and from rules.
 """
 
 _ALL_RULES = (*RULES, "windows", "unbroken", *SEARCH_RULES)
-"""Rules that a run can leave out if tasks run once.
-
-Beside `RULES`, these are ``windows``, ``unbroken`` (long copies are not interrupted), and the rules of the
-search.
-"""
+"""Rules that a run can leave out if tasks run once; ``unbroken``: long copies are not interrupted."""
 
 _FIRST_METHOD = "modnn"
 """The method by rule whose schedule the search starts from."""
@@ -335,7 +329,7 @@ class FlowRun:
             self.bound.certificate,
         )
 
-    def _new_search(self) -> LocalSearch | RerunSearch | None:
+    def _new_search(self) -> LocalSearch | AnyRerunSearch | None:
         from ...heuristics.search.contiguous import new_search  # with it comes Numba
         from ...heuristics.search.team import Team
 
@@ -371,7 +365,7 @@ class FlowRun:
                 now = time.monotonic()
                 ends = now + (1.0 if rule == _FIRST_METHOD else _RULE_SHARE) * (self.deadline - now)
                 with until(ends, LEAST if rule == _FIRST_METHOD else 0.0):
-                    ruled = planned(find_method(rule).call, self.instance, self.limits).schedule
+                    ruled = self._ruled(rule)
             except Refusal as refusal:
                 if rule == _FIRST_METHOD:
                     self.reason = str(refusal)
@@ -396,6 +390,10 @@ class FlowRun:
                 self.search.lead(seconds, self.bound.lower_bound_ns)
         if self.limits.workers == 1:  # else the search runs beside the models
             self._search()
+
+    def _ruled(self, rule: str) -> Schedule | None:
+        """Return the schedule of a rule."""
+        return planned(find_method(rule).call, self.instance, self.limits).schedule
 
     def _fit_host(self, search: LocalSearch) -> None:
         """Suggest evictions to the search whose copies fit host memory at every task, if there are any."""

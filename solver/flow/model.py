@@ -26,6 +26,7 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from ...heuristics.gaps import Gap
+from ...instances.arguments import require_fixed_reads
 from ...instances.instance import Instance
 from ...instances.memory import footprint
 from ...validate.bounds.arguments import Prices, fitting, least_times
@@ -297,6 +298,7 @@ def flow_model(
         raise ValueError("copies are unbroken only where evictions are whole")
     if any(task.recomputable for task in instance.tasks):
         raise ValueError("FLOW does not cover recomputable tasks")
+    require_fixed_reads(instance, "FLOW over gaps")  # the gaps lie between uses that are known
     if windows and instance.has_host_work:
         raise ValueError("FLOW has no windows where tasks may run on the host")
     positions = np.array(tasks_of(instance, checkpoints), dtype=np.int64)

@@ -8,8 +8,12 @@ Each version of a block has, at each instant, a share that can be read (`valid`)
 (`present`), and a share that is out on the host. In an interval, it becomes valid as far as it is prefetched,
 or wholly by a run of its producer. An absent version is out, or is made again before its next use.
 
+Where what a task reads depends on its algorithm, it reads the least that it can, and at a checkpoint also
+what the algorithm reads that runs there.
+
 The model leaves out that copies are not interrupted, memory between instants (and so while tasks run again),
-and how often a task runs again within an interval. Numbers are those of docs/flow.md.
+and how often a task runs again within an interval. Numbers are those of docs/flow.md. It is long because all
+rows are of the same columns.
 """
 
 from __future__ import annotations
@@ -25,17 +29,19 @@ import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
-from ...heuristics.recomputation.reruns import Run
+from ...heuristics.recomputation.reruns import Run, last_uses
 from ...instances.instance import Instance
 from ...instances.memory import footprint
 from ...validate.bounds.arguments import fitting, least_times
 from ...validate.bounds.machine import FairShares, fair_shares, slowed_intervals
+from ...validate.bounds.reads import with_least_reads
 from ...validate.bounds.reruns import RerunKey, rerun_intervals
 from ...validate.bounds.survival import SurvivalKey
 from ..bounds import Bound
 from ..linear.facade import solve_linear
 from ..linear.model import LinearOptions, LinearResult, ModelBuilder
 from ..scaling import copies_ns, size_unit, slowest_ns, time_unit
+from .checkpoints import interval_before, interval_of
 from .families import (
     CarriedColumns,
     engine_of_offloads,
@@ -87,12 +93,15 @@ class RecomputeModel(PricedModel):
         Per row, the block to which the row's version belongs, or -1.
     survival_rows
         Rows (54) and (55), as prices of survival are named.
+    read_rows
+        Rows (57) and (58), by checkpoint, instant of it, and block that it reads with some algorithms only.
     """
 
     again: dict[Run, int]
     versions: dict[tuple[int, int], VersionColumns]
     block_rows: NDArray[np.int64]
     survival_rows: dict[SurvivalKey, int]
+    read_rows: dict[RerunKey, list[int]]
 
 
 def recompute_bound(
@@ -136,7 +145,10 @@ def proven_with_reruns(
 def _rerun_prices(
     instance: Instance, model: RecomputeModel, duals: NDArray[np.float64]
 ) -> dict[RerunKey, float]:
-    """Return what second runs gain per byte written, and pay per byte read, in nanoseconds."""
+    """Return what second runs gain per byte written, and pay per byte read, in nanoseconds.
+
+    Checkpoints pay likewise for what they read with some algorithms only.
+    """
     linear = model.linear
     runs = dict(zip(model.again.values(), model.again, strict=True))
     prices: dict[RerunKey, float] = defaultdict(float)
@@ -145,6 +157,9 @@ def _rerun_prices(
         d = int(model.block_rows[row])
         worth = float(duals[row] * abs(value)) * model.nanoseconds / instance.blocks[d].bytes
         prices[*runs[int(column)], d] += max(worth, 0.0)
+    for (k, t, d), rows in model.read_rows.items():
+        worth = sum(max(float(duals[row]), 0.0) for row in rows)
+        prices[k, t, d] += worth * model.nanoseconds / instance.blocks[d].bytes
     return prices
 
 
@@ -160,7 +175,8 @@ def recompute_model(
     """
     if instance.has_host_work:
         raise ValueError("FLOW with second runs does not cover tasks that may run on the host")
-    return _Model(instance, tuple(tasks_of(instance, checkpoints)), integrality).build()
+    least = with_least_reads(instance)
+    return _Model(instance, least, tuple(tasks_of(instance, checkpoints)), integrality).build()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +193,19 @@ class _Version:
 class _Model:
     """The model while it is built: `memory`, `out` and `back` are rows, and all others are columns.
 
+    In `instance`, tasks read the least that they read in the `given` one. `optional` has, per version, the
+    checkpoints that read it with some algorithms only, and the columns of these.
     `needed` has, per version that is not held, the last interval in which first runs, or the end, need it.
     """
 
+    given: Instance
     instance: Instance
     checkpoints: tuple[int, ...]
     integrality: Integrality
     builder: ModelBuilder = field(default_factory=ModelBuilder, init=False)
     choices: dict[int, dict[int, int]] = field(default_factory=dict, init=False)
+    optional: dict[tuple[int, int], dict[int, list[int]]] = field(default_factory=dict, init=False)
+    read_rows: dict[RerunKey, list[int]] = field(default_factory=dict, init=False)
     again: dict[Run, int] = field(default_factory=dict, init=False)
     absent: dict[int, int] = field(default_factory=dict, init=False)
     versions: dict[tuple[int, int], VersionColumns] = field(default_factory=dict, init=False)
@@ -202,14 +223,14 @@ class _Model:
         total = len(instance.tasks)
         least = least_times(instance)
         before = [0, *accumulate(least)]
-        slowest = slowest_ns(fitting(instance, k) for k in self.checkpoints)
-        self.ns = time_unit(before[-1], copies_ns(instance.blocks) + slowest)
+        fits = [fitting(self.given, k) for k in self.checkpoints]
+        self.ns = time_unit(before[-1], copies_ns(instance.blocks) + slowest_ns(fits))
         sizes = (
             block.bytes
             for block, uses in zip(instance.blocks, instance.uses, strict=True)
             if uses or block.finally_ == "device"
         )
-        scratch = (a.workspace_bytes for k in self.checkpoints for a in fitting(instance, k))
+        scratch = (a.workspace_bytes for algorithms in fits for a in algorithms)
         self.size = size_unit(instance.pool_bytes, (*sizes, *scratch))
 
         # intervals: the first runs that are skipped between checkpoints, and all second runs
@@ -224,11 +245,11 @@ class _Model:
         possible = sorted(self._possible())
         again = builder.columns(len(possible), upper=1.0, integer=whole).tolist()
         self.again = dict(zip(possible, again, strict=True))
-        fits = [fitting(instance, k) for k in self.checkpoints]
         choices = [builder.columns(len(algorithms), upper=1.0, integer=whole) for algorithms in fits]
         for k, algorithms, choice in zip(self.checkpoints, fits, choices, strict=True):
-            indices = map(instance.tasks[k].algorithms.index, algorithms)
+            indices = map(self.given.tasks[k].algorithms.index, algorithms)
             self.choices[k] = dict(zip(indices, choice.tolist(), strict=True))
+            self._note_what_is_optional(k)
         times = [[a.duration_ns / self.ns for a in algorithms] for algorithms in fits]
         self._intervals_hold_their_work(delta, shortest, [time / self.ns for time in least], choices, times)
 
@@ -275,7 +296,17 @@ class _Model:
             versions=self.versions,
             block_rows=np.concatenate(owners),
             survival_rows=survival_rows,
+            read_rows=self.read_rows,
         )
+
+    def _note_what_is_optional(self, k: int) -> None:
+        """Note the columns of the algorithms with which a checkpoint reads more than with all."""
+        task = self.given.tasks[k]
+        for d in task.may_read if task.reads_vary else ():
+            if d not in task.must_hold:
+                version = d, bisect_left(self.instance.writers[d], k)
+                if columns := [column for a, column in self.choices[k].items() if d in task.holds(a)]:
+                    self.optional.setdefault(version, {})[k] = columns
 
     def _fit_at_the_ends(self) -> NDArray[np.int64]:
         """Let carried blocks fit the pool and host memory at both ends, (39) and (40); return the rows.
@@ -302,7 +333,7 @@ class _Model:
 
     def _possible(self) -> set[Run]:
         """Return the tasks that may run again, each with the intervals in which a run can be of use."""
-        last = _last_uses(self.instance)
+        last = last_uses(self.given)
         return {
             (k, j)
             for k, intervals in rerun_intervals(self.instance, self.checkpoints).items()
@@ -335,7 +366,9 @@ class _Model:
         if last_version and (block.finally_ == "device" or is_carried):
             wanted.add(2 * count)
         leaves = last_version and block.finally_ == "host" and version.writer >= 0
-        horizon = max([*wanted, *(j for _, j in readers)], default=-1)
+        optional = self.optional.get((d, version.number), {})
+        chosen = {k: self._instants(k) for k in optional}
+        horizon = max([*wanted, *(j for _, j in readers), *(t + 1 for _, t in chosen.values())], default=-1)
         instants = range(first, max(horizon, first))
         touched = {i for k in uses for i in self._instants(k)}
 
@@ -376,7 +409,7 @@ class _Model:
             if not held:
                 self._back_is_out(columns, [out[j] for j in span])
 
-        maker = version.writer if version.number == 1 and d in self._outputs(version.writer) else -1
+        maker = version.writer if version.number == 1 and d in instance.tasks[version.writer].outputs else -1
 
         def arrives(j: int) -> list[int]:
             """What makes it valid in an interval: what was so before, is prefetched, or is made again."""
@@ -408,6 +441,14 @@ class _Model:
                     continue
                 made = [self.again[maker, j] for j in range(i + 1, until + 1) if (maker, j) in self.again]
                 self._absent_is_out_or_made(present[i - first], [*([out[i]] if i in out else []), *made])
+        for k, algorithms in optional.items():
+            for t in chosen[k]:
+                self.read_rows[k, t, d] = [self._is_valid_where_chosen(valid[t - first], algorithms)]
+            begin = chosen[k][0]
+            for i in () if held else range(max([first, *(j for j in wanted if j < begin)]), begin):
+                made = [self.again[maker, j] for j in range(i + 1, begin + 1) if (maker, j) in self.again]
+                somewhere = [present[i - first], *([out[i]] if i in out else []), *made]
+                self.read_rows[k, begin, d].append(self._is_somewhere_until_chosen(somewhere, algorithms))
         self.versions[d, version.number] = VersionColumns(
             first, tuple(present.tolist()), tuple(valid.tolist()), out
         )
@@ -490,6 +531,20 @@ class _Model:
             self.builder.entries(row, arrived, 1.0)
         self.builder.entries(row, [again, *([] if begins is None else [begins])], -1.0)
 
+    def _is_valid_where_chosen(self, valid: int, algorithms: Sequence[int]) -> int:
+        """(57): At both instants of a checkpoint, what the algorithm reads that runs there is valid."""
+        row = self.builder.rows(1, lower=0.0, family="chosen")
+        self.builder.entries(row, valid, 1.0)
+        self.builder.entries(row, algorithms, -1.0)
+        return int(row[0])
+
+    def _is_somewhere_until_chosen(self, there: Sequence[int], algorithms: Sequence[int]) -> int:
+        """(58): Before that checkpoint, it is present or out, or is made again until then."""
+        row = self.builder.rows(1, lower=0.0, family="until chosen")
+        self.builder.entries(row, there, 1.0)
+        self.builder.entries(row, algorithms, -1.0)
+        return int(row[0])
+
     def _absent_is_out_or_made(self, present: int, others: Sequence[int]) -> None:
         """(36): Absent bytes are out, or are made again before they are used next."""
         row = self.builder.rows(1, lower=1.0, family="absent")
@@ -513,7 +568,8 @@ class _Model:
                 if columns.first <= t < columns.first + len(columns.valid)
             }
             later = {k: own for k in runs if (own := [self.again[run] for run in runs[k] if run[1] > t])}
-            made = {d: k for d in there if d in self._outputs(k := instance.writers[d][0]) and k in later}
+            makers = {d: instance.writers[d][0] for d in there}
+            made = {d: k for d, k in makers.items() if k in later and d in instance.tasks[k].outputs}
             lost = dict(zip(made, builder.columns(len(made), upper=np.inf).tolist(), strict=True))
             for d, here in there.items():
                 if self.needed[d, 1] > t:
@@ -545,9 +601,6 @@ class _Model:
         self.builder.entries(row, again, 1.0)
         self.builder.entries(row, lost, -1.0)
 
-    def _outputs(self, k: int) -> tuple[int, ...]:
-        return self.instance.tasks[k].outputs
-
     def _instants(self, k: int) -> tuple[int, ...]:
         """Return both instants of a task that is a checkpoint."""
         j = interval_of(self.checkpoints, k)
@@ -562,30 +615,3 @@ def _versions(instance: Instance) -> Iterator[_Version]:
         for number in range(0 if there else 1, len(writers) + 1):
             until = writers[number] if number < len(writers) else None
             yield _Version(d, number, writers[number - 1] if number else -1, until)
-
-
-def _last_uses(instance: Instance) -> list[int]:
-    """Return, per task, the last stage in which a second run can be of use; -1 if there is none."""
-    needed = [
-        len(instance.tasks) if block.finally_ == "device" else max(uses, default=-1)
-        for block, uses in zip(instance.blocks, instance.uses, strict=True)
-    ]
-    last = [-1] * len(instance.tasks)
-    for k in reversed(range(len(instance.tasks))):
-        task = instance.tasks[k]
-        if task.recomputable:
-            last[k] = max((needed[d] for d in task.outputs), default=-1)
-            for d in task.inputs:
-                needed[d] = max(needed[d], last[k])
-    return last
-
-
-def interval_before(checkpoints: Sequence[int], t: int) -> int:
-    """Return the interval of the second runs of stage t, which come before the first run of task t."""
-    return 2 * bisect_left(checkpoints, t)
-
-
-def interval_of(checkpoints: Sequence[int], k: int) -> int:
-    """Return the interval in which task k runs for the first time."""
-    i = bisect_left(checkpoints, k)
-    return 2 * i + (i < len(checkpoints) and checkpoints[i] == k)

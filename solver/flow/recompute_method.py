@@ -29,6 +29,10 @@ from .stages import DEFAULT, Stage, refine_bound
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ...heuristics.recomputation.readings import AnyRerunSearch, ReadingSearch
     from ...heuristics.recomputation.search import RerunSearch
 
 
@@ -50,6 +54,7 @@ _BOUND_SHARE = 0.15
     "as flow, with recomputation beside transfers: forward tasks may run again",
     "this project",
     shown="named",
+    reads="chosen",
     transform=planned,
     rules=(*RULES, *SEARCH_RULES, _TRANSFERS),
     carries="chosen",
@@ -63,15 +68,25 @@ def flow_recompute(instance: Instance, limits: Limits) -> Answer:
     for it, and the bound is one that needs no model. Where blocks are carried, `flow` plans first, and a
     bound is proven that leaves their places free; then they are chosen.
 
+    Where what tasks read depends on their algorithms, the models choose these, and so does the search.
+
     Raises
     ------
     Refusal
-        Where tasks may run on the host.
+        Where tasks may run on the host; where blocks are carried and what tasks read is to be chosen.
     """
     if instance.has_host_work:
         raise Refusal("second runs are not modelled together with work on the host; take flow")
     alone = staying(instance)
-    if _TRANSFERS in limits.without and alone != instance:
+    is_alone = _TRANSFERS in limits.without and alone != instance
+    if instance.reads_vary:
+        if instance.carried:
+            raise Refusal(
+                "what a task reads depends on its algorithm, and blocks are carried: no method plans both; "
+                "leave out 'inputs' of algorithms, or begin the blocks on the device"
+            )
+        return _ReadingAlone(alone, limits).answer() if is_alone else ReadingRun(instance, limits).answer()
+    if is_alone:
         return _placed(_Alone, alone, limits) if instance.carried else _Alone(alone, limits).answer()
     if not instance.carried:
         return RecomputeRun(instance, limits).answer()
@@ -191,7 +206,7 @@ class RecomputeRun(FlowRun):
     reruns: RerunSearch | None = None
     rules = ("modnn", "memonger-rule", "superneurons-rule", "knapsack-rule", *FRAMEWORKS)
 
-    def _new_search(self) -> RerunSearch | None:
+    def _new_search(self) -> AnyRerunSearch | None:
         from ...heuristics.recomputation.contiguous import new_rerun_search  # with it comes Numba
 
         limits = self.limits
@@ -216,11 +231,72 @@ class RecomputeRun(FlowRun):
         found = proven_with_reruns(self.modelled, result, model, stage.integrality, self.limits.solver)
         if found is not None and self.proves:
             self.bound = self.bound.raised(found)
-        if result.values is not None and stage.integrality == self.whole and self.reruns is not None:
-            self.reruns.offer_plan(*decided(self.modelled, model, result.values))
+        if result.values is not None and stage.integrality == self.whole:
+            self._guide(model, result.values)
+
+    def _guide(self, model: RecomputeModel, values: NDArray[np.float64]) -> None:
+        """Guide the search by a solution."""
+        if self.reruns is not None:
+            self.reruns.offer_plan(*decided(self.modelled, model, values))
+
+
+class ReadingRun(RecomputeRun):
+    """One call of the method where what tasks read depends on their algorithms.
+
+    The models choose among all algorithms. Rules schedule the instance in which tasks read their inputs.
+    """
+
+    searched_readings: ReadingSearch | None = None
+
+    def __init__(self, instance: Instance, limits: Limits) -> None:
+        from ...heuristics.recomputation.readings import Readings  # with it comes Numba
+
+        self.readings = Readings(instance)
+        self.plain = self.readings.starts()[0]
+        super().__init__(self.readings.instance(self.plain), limits, original=instance)
+
+    def _new_search(self) -> ReadingSearch | None:
+        from ...heuristics.recomputation.contiguous import new_rerun_search
+        from ...heuristics.recomputation.readings import ReadingSearch
+
+        limits = self.limits
+        rules = limits.without & set(SEARCH_RULES)
+
+        def made(instance: Instance) -> RerunSearch:
+            return new_rerun_search(instance, limits.memory, limits.seed, rules, self._places)
+
+        try:
+            self.searched_readings = ReadingSearch(self.bounded, made, limits.seed)
+        except Refusal as refusal:
+            self.reason = str(refusal)
+        return self.searched_readings
+
+    def _ruled(self, rule: str) -> Schedule | None:
+        found = super()._ruled(rule)
+        return None if found is None else self.readings.restored(self.plain, found)
+
+    def _guide(self, model: RecomputeModel, values: NDArray[np.float64]) -> None:
+        if self.searched_readings is None:
+            return
+        chosen = {k: max(of, key=lambda a: float(values[of[a]])) for k, of in model.choices.items()}
+        reading = self.readings.of(lambda k: chosen.get(k, 0))
+        numbers = {k: self.readings.numbers(reading, k) for k in model.choices}
+        choices = {
+            k: {numbers[k].index(a): column for a, column in of.items() if a in numbers[k]}
+            for k, of in model.choices.items()
+        }
+        plain = replace_fields(model, choices=choices)
+        decisions = decided(self.readings.instance(reading, self.modelled), plain, values)
+        self.searched_readings.offer_plan(reading, *decisions)
 
 
 class _Alone(RecomputeRun):
     """One call of the method without transfers, whose bounds do not hold for the instance itself."""
+
+    proves = False
+
+
+class _ReadingAlone(ReadingRun):
+    """The same where what tasks read depends on their algorithms."""
 
     proves = False

@@ -316,8 +316,8 @@ def refine_bound(
     The bounds that need no solver, which are exact, come first. FLOW follows on more and more
     checkpoints, as `stages` orders them, until the time is up, every task is a checkpoint or the bound meets
     a schedule. Bounds of linear models are certified. Those of whole models rest on the solver's word. With
-    recomputable tasks, the model is FLOW with recomputation; if other tasks may run on the host, there is no
-    model of both.
+    recomputable tasks, and where what tasks read depends on their algorithms, the model is FLOW with
+    recomputation; if other tasks may run on the host, there is no model of both.
 
     Parameters
     ----------
@@ -355,7 +355,7 @@ def refine_bound(
         best = best_bound(instance, memory=memory)
     if on_better is not None:
         on_better(best)
-    again = any(task.recomputable for task in instance.tasks)
+    again = instance.reads_vary or any(task.recomputable for task in instance.tasks)
     if again and instance.has_host_work:  # there is no model of both
         return best
     thresholds = thresholds_for(instance, thresholds)

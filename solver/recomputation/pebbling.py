@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ...heuristics.recomputation.reruns import stages_of
+from ...instances.arguments import require_fixed_reads
 from ...instances.instance import Instance, Task
 
 Step = tuple[int, int]
@@ -57,6 +58,7 @@ def pebble(instance: Instance, *, deadline: float = math.inf, most_states: float
         Number of states, expanded or waiting, after which to give up; it does not depend on the computer's
         speed.
     """
+    require_fixed_reads(instance, "the search over states")
     search = _Search(instance, deadline)
     start = search.start()
     if start is None:

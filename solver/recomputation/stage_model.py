@@ -23,6 +23,7 @@ from ...heuristics.methods import Limits, Refusal
 from ...heuristics.program.builder import ProgramBuilder
 from ...heuristics.program.placement import build_planned, build_program
 from ...heuristics.recomputation.reruns import each_stage
+from ...instances.arguments import require_fixed_reads
 from ...instances.buffers import Buffer
 from ...instances.instance import Instance
 from ...instances.memory import ideal_ns
@@ -47,6 +48,7 @@ def require_stages(method: str, instance: Instance) -> list[list[int]]:
     Refusal
         When there are too many runs; the message names the method.
     """
+    require_fixed_reads(instance, method)
     stages, runs = [], 0
     for stage in each_stage(instance):
         stages.append(stage)

@@ -251,12 +251,15 @@ class Enumeration:
 
     def _run(self, now: Moment, k: int, known_from: int | None) -> Iterator[tuple[Moment, int]]:
         """Start a task: what it reads is there in the version of its turn, and nothing copies what it
-        writes."""
+        writes. What it reads, and does not rewrite, may depend on the algorithm."""
         task = self.instance.tasks[k]
         device = list(now.device)
-        for d in (*task.inputs, *task.updates):
-            if device[d] != self._before(d, k) or self._is_copied(now, d, "prefetch"):
-                return
+
+        def is_there(d: int) -> bool:
+            return now.device[d] == self._before(d, k) and not self._is_copied(now, d, "prefetch")
+
+        if not all(map(is_there, task.updates)):
+            return
         for d in (*task.outputs, *task.updates):
             version = self._before(d, k) + 1
             if version < self._latest(now, d):  # a later update has made this version old
@@ -266,12 +269,20 @@ class Enumeration:
             device[d] = version
         ran = now.ran if now.ran[k] else (*now.ran[:k], "device", *now.ran[k + 1 :])
         for a, algorithm in enumerate(task.algorithms):
-            if algorithm.on == "host":
+            read = task.inputs if algorithm.inputs is UNSET else algorithm.inputs
+            if algorithm.on == "host" or not all(map(is_there, read)):
                 continue
             work = Work("run", k, a, algorithm.duration_ns)
-            later = now._replace(ran=ran, device=tuple(device), streams=(work, *now.streams[1:]))
-            if self._fits(later):
-                yield self._noted(later, k, known_from), 0
+            pairs = [
+                (d, x)
+                for d, x in algorithm.takes_over
+                if now.device[d] is None and not self._is_copied(now, x, "offload")
+            ]
+            for taken in _subsets([x for _, x in pairs]):  # they are gone, and their place is an output's
+                left = tuple(None if d in taken else version for d, version in enumerate(device))
+                later = now._replace(ran=ran, device=left, streams=(work, *now.streams[1:]))
+                if self._fits(later):
+                    yield self._noted(later, k, known_from), 0
 
     def _is_next(self, now: Moment, k: int, side: str) -> bool:
         """Whether a task has not been started, and no later one has on this side."""
@@ -323,6 +334,8 @@ class Enumeration:
                 begun = [*self._with_copy(now, d, BEING_WRITTEN)]
         else:
             if now.device[d] is not None or now.host[d] != latest or self._is_copied(now, d, "offload"):
+                return
+            if self._used(now, d):  # an output has its place, and it is still read
                 return
             if self._is_used_on_host(now, d, writes=True):
                 return
@@ -488,10 +501,13 @@ class Enumeration:
 
     def _used(self, now: Moment, d: int) -> bool:
         work = now.streams[0]
-        if work is not None and d in (
-            self.instance.tasks[work.item].blocks if work.kind == "run" else [work.item]
-        ):
+        if work is not None and work.kind != "run" and work.item == d:
             return True
+        if work is not None and work.kind == "run":
+            task = self.instance.tasks[work.item]
+            own = task.algorithms[work.algorithm].inputs
+            if d in (task.inputs if own is UNSET else own) or d in task.outputs or d in task.updates:
+                return True
         return self._is_in_copy(now, d)
 
     def _fits(self, now: Moment) -> bool:

@@ -188,12 +188,79 @@ def with_host_work(rng: Random, instance: Instance) -> Instance:
     return msgspec.structs.replace(instance, tasks=tuple(tasks))
 
 
+def with_own_inputs(rng: Random, instance: Instance) -> Instance:
+    """Return the instance with tasks whose algorithms read different blocks.
+
+    They read what exists then: less than the task's inputs, or other blocks. Most take other times.
+    """
+    tasks, exists = list(instance.tasks), [block.initially != "absent" for block in instance.blocks]
+    for k, task in enumerate(tasks):
+        there = [d for d, has in enumerate(exists) if has and d not in task.updates]
+        for d in task.outputs:
+            exists[d] = True
+        if not there or not chance(rng, 75):
+            continue
+        algorithms = list(task.algorithms)
+        for _ in range(rng.choice((1, 1, 2))):
+            read = tuple(d for d in there if chance(rng, 50))
+            if {*read} == {*task.inputs}:
+                read = tuple(d for d in there if d not in read)
+            if {*read} == {*task.inputs}:
+                continue
+            like = rng.choice(task.algorithms)
+            time = rng.choice((like.duration_ns, 0, 1, 2 * like.duration_ns, like.duration_ns // 2))
+            algorithms.insert(
+                rng.randrange(len(algorithms) + 1),
+                msgspec.structs.replace(like, name=f"r{len(algorithms)}", duration_ns=time, inputs=read),
+            )
+        tasks[k] = msgspec.structs.replace(task, algorithms=tuple(algorithms))
+    return msgspec.structs.replace(instance, tasks=tuple(tasks))
+
+
+def with_takeovers(rng: Random, instance: Instance) -> Instance:
+    """Return the instance with outputs as large as an input, whose place they may take over."""
+    blocks, tasks = list(instance.blocks), list(instance.tasks)
+    for k, task in enumerate(tasks):
+        algorithms = list(task.algorithms)
+        for a in range(len(algorithms)):
+            read = [x for x in task.reads(a) if blocks[x].tensor is None]
+            written = [d for d in task.outputs if blocks[d].tensor is None]
+            if not read or not written or not chance(rng, 75):
+                continue
+            x, d = rng.choice(read), rng.choice(written)
+            if any(d in [one for one, _ in other.takes_over] for t in tasks for other in t.algorithms):
+                continue
+            blocks[d] = msgspec.structs.replace(blocks[d], bytes=blocks[x].bytes)
+            if chance(rng, 75):  # most are copied in the same time, too
+                times = {key: getattr(blocks[x], key) for key in ("offload_ns", "prefetch_ns", "move_ns")}
+                blocks[d] = msgspec.structs.replace(blocks[d], **times)
+            algorithms[a] = msgspec.structs.replace(algorithms[a], takes_over=((d, x),))
+            tasks[k] = msgspec.structs.replace(task, algorithms=tuple(algorithms))
+            task = tasks[k]
+    for k, task in enumerate(tasks):  # where a later change of sizes has spoilt a pair, it is left out
+        tasks[k] = msgspec.structs.replace(
+            task,
+            algorithms=tuple(
+                msgspec.structs.replace(
+                    one,
+                    takes_over=tuple(p for p in one.takes_over if blocks[p[0]].bytes == blocks[p[1]].bytes),
+                )
+                for one in task.algorithms
+            ),
+        )
+    made = msgspec.structs.replace(instance, blocks=tuple(blocks), tasks=tuple(tasks), budget_bytes=2**53)
+    tight = rng.choice((instance.budget_bytes, least_budget(made)))
+    return msgspec.structs.replace(made, budget_bytes=max(tight, 1))
+
+
 KEYS: dict[str, Callable[[Random, Instance], Instance]] = {
     "carried": with_carried,
     "host_work": with_host_work,
     "link": lambda rng, instance: with_link(rng, with_copies(rng, instance)),
     "slowdown": lambda rng, instance: with_slowdown(rng, with_copies(rng, instance)),
     "host_budget": with_host_budget,
+    "own_inputs": with_own_inputs,
+    "takes_over": with_takeovers,
 }
 """How an instance gets what it may have beyond its shape, in the order in which it does."""
 
@@ -229,6 +296,11 @@ def features(instance: Instance) -> set[str]:
             for a in task.algorithms
         ),
         "tensors in parts": any(b.tensor is not None for b in blocks),
+        "algorithms that read different blocks": instance.reads_vary,
+        "a block that only some algorithms read": any(
+            d not in task.must_read for task in tasks for d in task.may_read
+        ),
+        "an output that may take over a place": any(a.takes_over for task in tasks for a in task.algorithms),
         "a task that may run again": any(task.recomputable for task in tasks),
         "moves": any(b.move_ns is not None for b in blocks),
         "alignment": instance.alignment_bytes > 1,

@@ -163,6 +163,43 @@ def test_no_bound_is_above_a_schedule_on_the_machine_as_it_is(name: str, keys: S
         assert "host_work" not in keys or tally.features["a task for the host alone"] >= count / 10, tally
 
 
+OWN_INPUTS = [
+    *((name, ()) for name, theorem in THEOREMS.items() if theorem.takes({"own_inputs"})),
+    *(
+        (name, (key,))
+        for key in ("takes_over", "carried", "host_budget", "link", "slowdown")
+        for name, theorem in THEOREMS.items()
+        if theorem.takes({"own_inputs", key})
+    ),
+]
+"""Theorems that are about instances whose algorithms read different blocks, alone and with another key."""
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        pytest.param(
+            name,
+            keys,
+            marks=[] if keys in ((), ("takes_over",)) and (name not in HEAVY or name == SEARCH) else SLOW,
+        )
+        for name, keys in OWN_INPUTS
+    ],
+)
+def test_no_bound_is_above_a_schedule_whose_runs_choose_what_they_read(
+    name: str, keys: Sequence[str]
+) -> None:
+    theorem = THEOREMS[name]
+    count = 10 if theorem.is_slow else 40
+    tally = attacked(theorem, 19, count, {"own_inputs", *keys})
+    assert tally.instances >= 0.4 * count
+    assert tally.instances - tally.impossible >= 0.2 * count
+    assert tally.active >= 1, tally
+    assert tally.features["a block that only some algorithms read"] >= 0.4 * tally.instances, tally
+    overwrites = tally.features["an output that may take over a place"]
+    assert overwrites >= (0.15 * tally.instances if "takes_over" in keys else 0), tally
+
+
 def test_every_theorem_is_stated_and_documented(pytestconfig: pytest.Config) -> None:
     for theorem in THEOREMS.values():
         assert len(theorem.statement) > 50, theorem.name

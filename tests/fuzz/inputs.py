@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 from pebbler import Workload, best_bound, solve, trace_of
@@ -24,6 +25,8 @@ from pebbler.instances.suites.suite import find_suite, members
 from pebbler.instances.transforms import with_inputs_on_clock, with_recomputation
 from pebbler.validate.bounds.certificate import Certificate
 from pebbler.validate.schedule import Schedule
+
+from ..adversary.instances import with_own_inputs
 
 CONFIG = b"""title = "a run that is there"
 
@@ -260,8 +263,9 @@ def seeds() -> dict[str, tuple[bytes, ...]]:
     cluster = cluster_instances(work, several_gpus(work, 2), "1GiB")[0]
     lenet = Workload("lenet", 1, "k40").instance("1.1xMmin")
     parts = with_parts(Workload("lenet", 1, "k40").instance("1.2xMmin"))
+    reading = with_own_inputs(Random(1), chain)
     return {
-        "instance": (*(encode(one) for one, _ in pairs), encode(cluster), encode(parts)),
+        "instance": (*(encode(one) for one, _ in pairs), encode(cluster), encode(parts), encode(reading)),
         "schedule": tuple(encode(schedule) for _, schedule in pairs),
         "trace": tuple(encode(trace_of(one, schedule)) for one, schedule in pairs),
         "certificate": tuple(encode(_certificate(one)) for one, _ in pairs),

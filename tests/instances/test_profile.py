@@ -221,3 +221,11 @@ def test_the_example_of_the_documentation_is_a_profile(pytestconfig, tmp_path):
     text = (pytestconfig.rootpath / "docs" / "profiles.md").read_text(encoding="utf-8")
     (tmp_path / "example.json").write_text(text.split("```json\n")[1].split("```")[0])
     assert read_profile(tmp_path / "example.json").machine.device == "Example"
+
+
+def test_a_profile_says_nothing_of_what_is_read(profile: Profile) -> None:
+    first, *others = profile.tasks
+    own = msgspec.structs.replace(first.algorithms[0], inputs=(0,))
+    changed = msgspec.structs.replace(first, algorithms=(own,))
+    with pytest.raises(FormatError, match="what a task reads is its network's"):
+        msgspec.structs.replace(profile, tasks=(changed, *others))

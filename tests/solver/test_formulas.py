@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 MODELS = {
-    "flow": (Path("docs/flow.md"), Path("solver/flow"), 56),
+    "flow": (Path("docs/flow.md"), Path("solver/flow"), 58),
     "cp-sat": (Path("docs/cp-sat.md"), Path("solver/cp_sat"), 12),
 }
 

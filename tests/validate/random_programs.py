@@ -136,10 +136,13 @@ def random_schedule(instance: Instance, model: MemoryModel, rng: Random) -> Sche
     return _reworded(schedule, rng)
 
 
-def random_case(rng: Random, *, host: bool = False, carried: bool = False) -> tuple[Instance, Schedule]:
+def random_case(
+    rng: Random, *, host: bool = False, carried: bool = False, own_inputs: bool = False
+) -> tuple[Instance, Schedule]:
     """Draw an instance and a valid schedule for it; all memory models.
 
-    With `host`, host memory ends; with `carried`, rounds carry blocks.
+    With `host`, host memory ends; with `carried`, rounds carry blocks; with `own_inputs`, algorithms read
+    different blocks, and some run of the schedule reads other blocks than its task's inputs.
     """
     draw = random_round if carried else random_schedule
     while True:
@@ -147,12 +150,43 @@ def random_case(rng: Random, *, host: bool = False, carried: bool = False) -> tu
         instance = random_instance(rng, model)
         if carried:
             instance = with_carried(instance, rng)
+        if own_inputs:
+            instance = with_own_inputs(instance, rng)
         if host:
             instance = with_host_budget(instance, rng)
         for _ in range(5):
             schedule = draw(instance, model, rng)
-            if schedule is not None and (not host or schedule.host_residences):
+            if schedule is None or (host and not schedule.host_residences):
+                continue
+            if not own_inputs or any(reads_otherwise(instance, o) for o in schedule.operations):
                 return instance, schedule
+
+
+def with_own_inputs(instance: Instance, rng: Random) -> Instance:
+    """Let algorithms of most tasks read some of the task's inputs only, or other tensors instead."""
+    groups: dict[str, list[int]] = {}
+    for d, block in enumerate(instance.blocks):
+        groups.setdefault(block.tensor or block.name, []).append(d)
+    exists, tasks = {d for d, b in enumerate(instance.blocks) if b.initially != "absent"}, []
+    for task in instance.tasks:
+        there = [group for group in groups.values() if exists.issuperset(group)]
+        exists.update(task.outputs)
+        chosen = rng.sample(there, rng.randint(0, min(len(there), 2)))
+        read = _flat([group for group in chosen if not {*group} & {*task.updates}])
+        if {*read} != {*task.inputs} and rng.random() < 0.8:
+            own = msgspec.structs.replace(rng.choice(task.algorithms), name="own", inputs=read)
+            at = rng.randint(0, len(task.algorithms))
+            algorithms = (*task.algorithms[:at], own, *task.algorithms[at:])
+            task = msgspec.structs.replace(task, algorithms=algorithms)
+        tasks.append(task)
+    return msgspec.structs.replace(instance, tasks=tuple(tasks))
+
+
+def reads_otherwise(instance: Instance, operation: Operation) -> bool:
+    """Whether an operation is a run with an algorithm that has inputs of its own."""
+    if operation.task is None or operation.algorithm is None:
+        return False
+    return instance.tasks[operation.task].algorithms[operation.algorithm].inputs is not msgspec.UNSET
 
 
 def with_host_budget(instance: Instance, rng: Random) -> Instance:
@@ -251,18 +285,21 @@ class _Driver:
             k < self.done
             and task.recomputable
             and not task.updates
-            and all(self.version(d, self.done) == self.version(d, k) for d in task.inputs)
+            and all(self.version(d, self.done) == self.version(d, k) for d in task.may_read)
             and all(self.version(d, self.done) == 1 for d in task.outputs)
         )
 
     def run(self, k: int, keep: frozenset[int] = frozenset()) -> None:
         task = self.instance.tasks[k]
-        keep |= set(task.blocks)
-        for d in self.rng.sample((*task.inputs, *task.updates), len(task.inputs) + len(task.updates)):
-            self.bring(d, keep)
-        for d in (*task.inputs, *task.updates):
-            self.bring(d, keep)
         choices = list(range(len(task.algorithms)))
+        if task.reads_vary:
+            choices = [self.rng.choice(choices)]
+        read = (*task.reads(choices[0]), *task.updates)
+        keep |= set(task.touches(choices[0]))
+        for d in self.rng.sample(read, len(read)):
+            self.bring(d, keep)
+        for d in read:
+            self.bring(d, keep)
         self.rng.shuffle(choices)
         while True:
             for a in choices:
@@ -368,7 +405,7 @@ class _Driver:
                         builder.move(d, after=self.waits())
                     case "run" if k and self.may_rerun(again := self.rng.randrange(k)):
                         task = self.instance.tasks[again]
-                        if all(builder.is_resident(i) for i in task.inputs):
+                        if all(builder.is_resident(i) for i in task.may_read):
                             builder.run(again, self.rng.randrange(len(task.algorithms)), after=self.waits())
                     case _:
                         pass

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from pebbler.instances.instance import Instance
 from pebbler.validate.check import CheckReport, check
@@ -166,6 +167,37 @@ def test_valid_programs_are_accepted_and_survive(host: bool, carried: bool, coun
         instance, schedule = random_case(rng, host=host, carried=carried)
         assert check(instance, schedule).reasons == ()
         assert survive(instance, schedule, rng) == []
+
+
+@pytest.mark.parametrize(("host", "carried"), crossed((False, True), (False, True), of=2))
+@pytest.mark.parametrize("count", counts(15, 120))
+def test_valid_programs_whose_algorithms_read_different_blocks_survive(
+    host: bool, carried: bool, count: int
+) -> None:
+    rng, otherwise = Random(6), 0
+    for _ in range(count):
+        instance, schedule = random_case(rng, host=host, carried=carried, own_inputs=True)
+        assert check(instance, schedule).reasons == ()
+        assert survive(instance, schedule, rng) == []
+        # as if all algorithms read the task's inputs: then the replay says what the checker says
+        plain = replace(
+            instance,
+            tasks=tuple(
+                replace(task, algorithms=tuple(replace(a, inputs=UNSET) for a in task.algorithms))
+                for task in instance.tasks
+            ),
+        )
+        valid = check(plain, schedule).valid
+        assert valid == (not survive(plain, schedule, rng))
+        otherwise += not valid
+    assert otherwise >= count / 4
+
+
+@pytest.mark.parametrize("starts", counts(2, 12))
+def test_no_contradiction_where_algorithms_read_different_blocks(starts: int) -> None:
+    walk = wander(seed=4, starts=starts, steps=60, own_inputs=True)
+    assert walk.total().accepted >= 3 * starts
+    assert walk.contradictions == []
 
 
 @pytest.mark.parametrize("count", counts(50, 250))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
 import msgspec
@@ -21,6 +21,7 @@ from ...instances.instance import Algorithm, Block, Instance
 from .carried import NEVER, cheapest_round
 from .host_work import alone_with_host, least_on_host
 from .machine import CopyCosts, LinkTimes, Slowed, copy_costs, fair_shares, slowed_intervals, touched_on_host
+from .reads import choices_of, readings_of, with_least_reads
 from .reruns import RerunKey, cheapest, cheapest_again, course_of, rerun_intervals
 from .survival import SurvivalKey, last_needs, needs, require_survival, rewards, wages
 
@@ -58,6 +59,8 @@ def fitting(instance: Instance, k: int) -> tuple[Algorithm, ...]:
     algorithms = instance.tasks[k].device_algorithms
     if len(algorithms) < 2:
         return algorithms
+    if instance.tasks[k].reads_vary:
+        return tuple([algorithm for algorithm, _ in choices_of(instance, k)])
     room = instance.pool_bytes - touched_bytes(instance, k)
     return tuple(a for a in algorithms if a.workspace_bytes <= room) or algorithms
 
@@ -141,7 +144,8 @@ class Prices:
     reruns
         Per task, interval in which it may run again, and block, a price in nanoseconds per byte. For a block
         that the run writes, the version that is made pays the price. For a block that it reads, the run pays
-        it. Missing prices are zero.
+        it. With a checkpoint and one of its instants, the price is of a block that the task reads with some
+        of its algorithms only, which that run pays. Missing prices are zero.
     host
         Per instant, the price of a byte of a copy in host memory, where that has a budget, in nanoseconds per
         byte; none: all are zero.
@@ -200,6 +204,8 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
 
     - Time between checkpoints is at least the least times of the tasks there.
     - A checkpoint runs an algorithm that fits, and pays for its blocks and its workspace.
+    - Where what a checkpoint reads depends on its algorithm, it pays at both of its instants for the blocks
+      that this one alone reads, and these are paid if they are on the device then (`reads`).
     - A second run takes its least time, pays for the blocks that it reads, and is paid for those that it
       writes; or it does not happen.
     - A version of a block pays for its bytes between uses. Or it pays for one whole offload after it is
@@ -238,6 +244,9 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     ValueError
         When the prices are not valid; the message has the reason.
     """
+    given, instance = instance, with_least_reads(instance)
+    readings, others = readings_of(given, checkpoints, prices.reruns)
+    prices = replace(prices, reruns=others)
     again = rerun_intervals(instance, checkpoints)
     shared = touched_on_host(instance)
     _require_prices(instance, checkpoints, prices, again)
@@ -256,7 +265,10 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
         total += left[2 * i] * (least[k] - least[following])
         total += instants * (touched_bytes(instance, k) - instance.pool_bytes)
         total += min(
-            left[2 * i + 1] * a.duration_ns + instants * a.workspace_bytes for a in fitting(instance, k)
+            left[2 * i + 1] * a.duration_ns
+            + instants * a.workspace_bytes
+            + sum([readings.paid.get((k, d), 0) for d in alone])
+            for a, alone in _choices(given, instance, k)
         )
         following = k + 1
     total += left[-1] * (least[-1] - least[following])
@@ -264,7 +276,7 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     total += needs(instance, prices.survival)
     spared = rewards(instance, prices.survival)
     makes, reads = _dealings(instance, prices, again)
-    read_again = {d for d, _ in reads}
+    read_again = {d for d, _ in (*reads, *readings.held)}
     away = [here - spared for here, spared in zip(prices.memory, _saved_by_absence(prices), strict=True)]
     ends = (*prices.ends, 0, 0)[:2]
     shares = fair_shares(instance) if prices.link else None
@@ -289,17 +301,21 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
         cost = copy_costs(block, engines, prices.link, shares)
         if block.initially == "carried":
             if d in read_again:
-                read = {writer: reads[d, writer] for writer in (-1, *instance.writers[d])}
-                total += cheapest_again(instance, d, checkpoints, read, prices.memory, cost, ends)
+                writers = (-1, *instance.writers[d])
+                read = {writer: reads[d, writer] for writer in writers}
+                there = {writer: readings.held.get((d, writer), {}) for writer in writers}
+                total += cheapest_again(instance, d, checkpoints, read, prices.memory, cost, ends, there)
             else:
                 total += on_device(d, cost)
             continue
         for version in _versions(instance, d, checkpoints):
             name = d, version.writer
             own = spared[d] if d in spared and version.writer == instance.writers[d][0] else {}
-            if name in makes or name in reads or own:
-                course = course_of(instance, *name, checkpoints, {t + 1: 0 for t in own} | reads[name])
-                total += cheapest(course, makes[name], reads[name], prices.memory, cost, own)
+            held = readings.held.get(name, {})
+            if name in makes or name in reads or own or held:
+                until = {t + 1: 0 for t in (*own, *held)} | reads[name]
+                course = course_of(instance, *name, checkpoints, until)
+                total += cheapest(course, makes[name], reads[name], prices.memory, cost, own, held)
             else:
                 total += _version_price(version, upto, saved, len(prices.memory), cost)
     if instance.host_budget_bytes is not msgspec.UNSET:
@@ -307,6 +323,11 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     for price, room in zip(prices.ends, _room_at_the_ends(instance), strict=False):
         total -= price * room
     return -(-total // one)
+
+
+def _choices(given: Instance, least: Instance, k: int) -> Sequence[tuple[Algorithm, tuple[int, ...]]]:
+    """Return the algorithms of checkpoint k, each with what it alone reads, of an instance and its least."""
+    return choices_of(given, k) if given.tasks[k].reads_vary else [(a, ()) for a in fitting(least, k)]
 
 
 def _paid_for_time(prices: Prices) -> list[Sequence[int]]:

@@ -53,7 +53,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         and nanoseconds per nanosecond of each copy engine in each interval.
     rerun_prices
         If tasks may run again: a task, the interval in which it does, a block that it reads or writes, and
-        the price in nanoseconds per byte.
+        the price in nanoseconds per byte. If what a checkpoint reads depends on its algorithm: the task, one
+        of its instants, a block that it reads with some algorithms only, and the price.
     host_prices
         Where host memory has a budget, prices of its bytes at both instants of each checkpoint, if any is not
         zero.

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from ...instances.instance import Instance, Task
 from .arguments import least_times
 from .machine import alone_ns
+from .reads import with_least_reads
 
 _Side = Literal["device", "host"]
 
@@ -47,7 +48,7 @@ class _Paths:
     """The longest paths to the start of each task, and from its end."""
 
     def __init__(self, instance: Instance) -> None:
-        self.instance = instance
+        self.instance = instance = with_least_reads(instance)
         self.sides = [_side(task) for task in instance.tasks]
         self.times = [
             min(a.duration_ns for a in task.algorithms) if side == "host" else least

@@ -39,6 +39,9 @@ def rerun_intervals(instance: Instance, checkpoints: Sequence[int]) -> dict[int,
     return intervals
 
 
+_NOTHING: Mapping[int, int] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class Course:
     """A version of a block, and the intervals in which it can be copied, kept or made again.
@@ -111,7 +114,8 @@ def cheapest(
     reads: Mapping[int, int],
     memory: Sequence[int],
     costs: CopyCosts,
-    spared: Mapping[int, int] = MappingProxyType({}),
+    spared: Mapping[int, int] = _NOTHING,
+    held: Mapping[int, int] = _NOTHING,
 ) -> int:
     """Return the least that a version pays for memory, copies and second runs of its producer.
 
@@ -134,12 +138,14 @@ def cheapest(
         What copies of the block cost by interval.
     spared
         What is subtracted if it is on the device or on the host, per instant of the course.
+    held
+        What is subtracted if it is on the device, per instant of the course.
     """
     block = course.block
     states = {(not course.must_load, course.on_host): 0}
     for j in range(course.first, course.last + 1):
         following: dict[tuple[bool, bool], int] = {}
-        rent = 0 if j in course.touched or j == course.last else block.bytes * memory[j]
+        rent = 0 if j in course.touched or j == course.last else block.bytes * memory[j] - held.get(j, 0)
         for (there, hosted), paid in states.items():
             arrivals = [0] if there else []
             if not there and hosted and costs.back_ns is not None:
@@ -172,8 +178,9 @@ def cheapest_again(
     memory: Sequence[int],
     costs: CopyCosts,
     ends: Sequence[int],
+    held: Mapping[int, Mapping[int, int]],
 ) -> int:
-    """Return the least that a carried block pays in a round whose second runs read it, as `cheapest` does.
+    """Return the least that a carried block pays in a round whose runs pay it for reads, as `cheapest` does.
 
     Its places at both ends are the same. They are one choice, on the device or on the host alone, for which
     it pays what `ends` asks of a byte. Its versions are independent of each other then. What the host has
@@ -185,15 +192,18 @@ def cheapest_again(
         What second runs pay per interval, by the writer of the version that they read (-1: the start).
     ends
         What a byte pays at both ends together: on the device, and on the host.
+    held
+        What is subtracted if it is on the device, per instant, by the writer of the version.
     """
     block, writers = instance.blocks[d], instance.writers[d]
 
     def paid(away: bool) -> int:
         total = block.bytes * ends[away]
         for writer in (-1, *writers):
-            read = reads.get(writer, {})
-            course = course_of(instance, d, writer, checkpoints, read, away=away)
-            total += cheapest(course, {}, read, memory, costs)
+            read, own = reads.get(writer, {}), held.get(writer, {})
+            until = {t + 1: 0 for t in own} | {**read}
+            course = course_of(instance, d, writer, checkpoints, until, away=away)
+            total += cheapest(course, {}, read, memory, costs, held=own)
         return total
 
     can_be_away = costs.back_ns is not None and (costs.out_ns is not None or not writers)

@@ -18,6 +18,7 @@ from ...instances.figures import MILLION
 from ...instances.instance import Instance
 from .arguments import least_times, needed, touched_bytes
 from .machine import Slowed, alone_ns, least_slowed_of_first
+from .reads import with_least_reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class SinglePeak:
     tasks between such an instant and task k lose time by the copies that come between, those that lose least
     at the best: they take as long as these tasks and that loss, too.
 
+    Where what a task reads depends on its algorithm, it is taken to read the least (`reads`).
+
     A task that may run on the host is no peak, takes no time, and needs no block on the device. What it may
     have written has its copy on the host without an offload.
 
@@ -81,7 +84,7 @@ class SinglePeak:
     def __init__(self, instance: Instance) -> None:
         if any(task.recomputable for task in instance.tasks):
             raise ValueError("the single-peak bound does not hold for recomputable tasks")
-        self.instance = instance
+        self.instance = instance = with_least_reads(instance)
         self.before = [0, *accumulate(least_times(instance))]
         self.stays = _evictable_stays(instance, self.before)
         self._staying = _staying_bytes(instance)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from ...instances.arguments import require_fixed_reads
 from ...instances.errors import PebblerError
 from ...instances.instance import Instance
 from ...instances.networks.taskgraph import TaskGraph, task_graph
@@ -172,6 +173,7 @@ def _require_tasks(
     for name in signs:
         if name not in written:
             raise _differs(instance, f"no task writes '{name}'")
+    require_fixed_reads(instance, "the kernels")
     for task, own in zip(instance.tasks, graph.tasks, strict=True):
         if task.name != own.name:
             raise _differs(instance, f"task '{task.name}' is where '{own.name}' should be")

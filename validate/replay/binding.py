@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import UNSET
+
 from ...instances.instance import Instance
 from ..schedule import HostResidence, Operation, Residence, Schedule
 from .durations import number
@@ -73,6 +75,8 @@ class Binding:
         successors.
     uses, source
         Per operation, its reads and writes; the residence that a move copies from.
+    taken
+        Per operation, the residences that it acquires in the place of others, each with that one.
     copied
         Per operation, the version that a copy must find: the newest that a run earlier in the list has
         written.
@@ -163,6 +167,9 @@ class Binding:
         self.uses: list[list[Use]] = []
         self.source: list[int | None] = []
         self.copied: list[int] = []
+        self.taken: list[dict[int, int]] = []
+        for r in device.at_start:
+            self._may_take(device.residences[r], None, r)
         for i, operation in enumerate(schedule.operations):
             old_place, old_copy = dict(place), dict(copy)
             device.enter(i, place)
@@ -191,9 +198,41 @@ class Binding:
                 else:
                     source = old_place.get(block)
                     wanted = [("device", block, source, AS_FOUND, None), there]
+            self.taken.append(self._taken(i, operation, old_place))
             self.uses.append(self._bound(i, wanted))
             self.source.append(source)
         self.last_place: dict[Side, dict[int, int]] = {"device": place, "host": copy}
+
+    def _taken(self, i: int, operation: Operation, place: dict[int, int]) -> dict[int, int]:
+        """Return the residences that an operation acquires in the place of others, each with that one."""
+        layout, found = self.layouts["device"], {}
+        for r in layout.acquires[i]:
+            residence = layout.residences[r]
+            if (x := self._may_take(residence, operation, r)) is None:
+                continue
+            old = place.get(x)
+            before = None if old is None else layout.residences[old]
+            if before is None or not isinstance(residence, Residence) or not isinstance(before, Residence):
+                self._fault("data", f"{layout.name(r)} takes over the place of what is nowhere")
+            elif (before.offset, before.extents) != (residence.offset, residence.extents):
+                self._fault("data", f"{layout.name(r)} takes over a place and lies elsewhere")
+            elif old is not None:
+                found[r] = old
+        return found
+
+    def _may_take(
+        self, residence: Residence | HostResidence, operation: Operation | None, r: int
+    ) -> int | None:
+        """Return the block whose place a residence may take over, if it does so at all."""
+        if not isinstance(residence, Residence) or not residence.takes_over:
+            return None
+        pairs: dict[int | None, int] = {}
+        if operation is not None and operation.kind == "run":
+            task = self.instance.tasks[number(operation.task)]
+            pairs.update(task.algorithms[number(operation.algorithm)].takes_over)
+        if residence.block not in pairs:
+            self._fault("rule", f"{self.layouts['device'].name(r)} takes over a place and may not")
+        return pairs.get(residence.block)
 
     def _wanted_by_run(
         self, i: int, operation: Operation, side: Side, place: dict[int, int]
@@ -201,22 +240,27 @@ class Binding:
         k = number(operation.task)
         task = self.instance.tasks[k]
 
+        algorithm = task.algorithms[number(operation.algorithm)]
+        read = task.inputs if algorithm.inputs is UNSET else algorithm.inputs
+
         def version(d: int) -> int:
             return self.first[d] + sum(writer < k for writer in self.instance.writers[d])
 
         wanted: list[_Wanted] = [
-            *((side, d, place.get(d), version(d), None) for d in task.inputs),
+            *((side, d, place.get(d), version(d), None) for d in read),
             *((side, d, place.get(d), version(d), version(d) + 1) for d in task.updates),
             *((side, d, place.get(d), None, version(d) + 1) for d in task.outputs),
         ]
-        workspace = task.algorithms[number(operation.algorithm)].workspace_bytes
+        workspace = algorithm.workspace_bytes
         if workspace and (side == "device" or self.instance.has_host_budget):
             wanted.append((side, NO_BLOCK, self.layouts[side].workspaces.get(operation.id), None, GARBAGE))
         if side == "device" and self.schedule.memory_model == "contiguous":
             bases: dict[str, set[int]] = defaultdict(set)
             for _, d, r, _, _ in wanted:
+                if d == NO_BLOCK or r is None:
+                    continue
                 block = self.instance.blocks[d]
-                if d != NO_BLOCK and r is not None and block.tensor is not None:
+                if block.tensor is not None:
                     offset = number(self.schedule.residences[r].offset)
                     bases[block.tensor].add(offset - number(block.begin))
             for tensor, several in bases.items():

@@ -132,6 +132,7 @@ class Execution:
             if use.before is not None:
                 self._read(i, use)
             held.append([] if use.after is not None else memory.stamps(use.cells))
+        taken = set(bound.taken[i].values())
         for n, use in enumerate(bound.uses[i]):
             if use.after is not None:
                 memory = self._memories[use.side]
@@ -141,6 +142,10 @@ class Execution:
                     self._writing[use.block] += 1
                     if self._copying[use.block]:
                         self._fault("rule", f"{bound.name(i)} writes a block during a copy of it")
+
+        for n, use in enumerate(bound.uses[i]):
+            if use.after is None and use.residence in taken and use.side == "device":
+                held[n] = self._memories["device"].stamps(use.cells)  # those of what takes its place
 
     def _what(self, use: Use) -> str:
         return self._bound.block_name(use.side, use.block)
@@ -175,7 +180,13 @@ class Execution:
         """Acquire a residence; beside it a block may only have the one that a move copies from."""
         source = self._bound.source[i] if i is not None and side == "device" else None
         block = self._bound.layouts[side].residences[r].block
-        for _ in self._memories[side].acquire(r, source):
+        memory, taken = self._memories[side], None
+        if i is not None and side == "device":
+            taken = self._bound.taken[i].get(r)
+            if taken is not None and not memory.ends_with(taken, i):
+                name = self._bound.layouts[side].name(taken)
+                self._fault("data", f"{self._bound.name(i)} takes over {name}, which does not end with it")
+        for _ in memory.acquire(r, source, taken):
             what = self._bound.block_name(side, number(block))
             self._fault("rule", f"{what} has two residences at a time")
 

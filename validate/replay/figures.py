@@ -6,6 +6,7 @@ from itertools import accumulate
 
 from msgspec import UNSET
 
+from ..schedule import HostResidence, Residence
 from .binding import Binding, Side
 from .fault import Fault
 from .layout import Layout, extents_of
@@ -63,11 +64,16 @@ def _largest_live_sum(bound: Binding, layout: Layout, starts: list[int], ends: l
     changes: list[tuple[int, int]] = []
     for r, residence in enumerate(layout.residences):
         acquirer = layout.acquirer[r]
-        begin = 0 if acquirer is None else starts[acquirer]
+        begin = 0 if acquirer is None else (ends if _takes_over(residence) else starts)[acquirer]
         releases = [ends[bound.index[other]] for other in residence.released_after]
         end = max(releases, default=max(ends, default=0))
         changes += [(begin, residence.bytes), (max(begin, end), -residence.bytes)]
     return max(accumulate((change for _, change in sorted(changes)), initial=0))
+
+
+def _takes_over(residence: Residence | HostResidence) -> bool:
+    """Return whether the bytes of a residence are those of an input until the run has ended."""
+    return isinstance(residence, Residence) and residence.takes_over
 
 
 def _largest_sum_in_order(bound: Binding, layout: Layout, starts: list[int], ends: list[int]) -> int:
@@ -77,10 +83,12 @@ def _largest_sum_in_order(bound: Binding, layout: Layout, starts: list[int], end
     time ends when it has started.
     """
     acquired: dict[int | None, int] = {}
+    taken: dict[int | None, int] = {}
     freed: dict[int, list[int]] = {}
     waits = [len(set(residence.released_after)) for residence in layout.residences]
     for r, residence in enumerate(layout.residences):
-        acquired[layout.acquirer[r]] = acquired.get(layout.acquirer[r], 0) + residence.bytes
+        at = taken if _takes_over(residence) else acquired
+        at[layout.acquirer[r]] = at.get(layout.acquirer[r], 0) + residence.bytes
         for other in set(residence.released_after):
             freed.setdefault(bound.index[other], []).append(r)
     moments = [(start, 1, i, 0) for i, start in enumerate(starts)]
@@ -95,5 +103,6 @@ def _largest_sum_in_order(bound: Binding, layout: Layout, starts: list[int], end
             for r in freed.get(i, ()):
                 waits[r] -= 1
                 held -= 0 if waits[r] else layout.residences[r].bytes
+            held += taken.get(i, 0)
         most = max(most, held)
     return most

@@ -48,12 +48,19 @@ class Memory:
         """Return whether a residence was released."""
         return self._gone[r]
 
-    def acquire(self, r: int, source: int | None = None) -> list[int]:
-        """Make a residence be there; return the block's other residences that still are, but for `source`."""
+    def ends_with(self, r: int, i: int) -> bool:
+        """Return whether a residence waits for the end of an operation alone."""
+        return self._pending[r] == 1 and r in self._layout.releases[i]
+
+    def acquire(self, r: int, source: int | None = None, taken: int | None = None) -> list[int]:
+        """Make a residence be there; return the block's other residences that still are, but for `source`.
+
+        It may lie over one that it has `taken` over.
+        """
         layout = self._layout
         self._acquired[r] = True
         for other in layout.overlapping[r]:
-            if self.is_live(other):
+            if self.is_live(other) and other != taken:
                 together = layout.acquirer[r] == layout.acquirer[other]
                 self._fault(
                     "rule" if together else "data",

@@ -116,7 +116,8 @@ class _Program:
         """Return the buffers that an operation reads and writes, and let it acquire its residences."""
         if operation.task is not None:
             task, on_host = self.instance.tasks[operation.task], is_on_host(self.instance, operation)
-            reads = [i for d in (*task.inputs, *task.updates) for i in self.place(d, p, on_host=on_host)]
+            read = (*task.reads(operation.algorithm or 0), *task.updates)
+            reads = [i for d in read for i in self.place(d, p, on_host=on_host)]
             writes = self.acquire(p)
             writes += [i for d in (*task.updates, *task.outputs) for i in self.place(d, p, on_host=on_host)]
         else:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
+from ...arguments import require_fixed_reads
 from ...devices.device import Direction, whole_ns
 from ...errors import PebblerError
 from ...figures import text_of
@@ -200,6 +201,7 @@ def require_instance_of(record: StepRecord, instance: Instance) -> None:
         or instance.resident_bytes < recorded.resident_bytes
     ):
         raise PebblerError(f"{instance.name}: alignment or resident bytes are not those of the recorded step")
+    require_fixed_reads(instance, "recorded steps")
     for kind, describe in (("task", _tasks), ("tensor", _tensors)):
         found, wanted = describe(instance), describe(recorded)
         if differing := [name for name in {**wanted, **found} if found.get(name) != wanted.get(name)]:

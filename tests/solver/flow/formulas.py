@@ -19,7 +19,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from pebbler.instances.gpus.cluster import Gradient
-from pebbler.instances.instance import Algorithm, Block, Instance
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.solver.gradient_bounds import added_ns, own_passing_ns
 from pebbler.solver.linear.model import LinearModel, ModelBuilder, RowFamilies
 from pebbler.validate.gpus.program import cluster_of, one_gpu
@@ -69,14 +69,38 @@ class Version:
     linked: tuple[Passing, Passing] = ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
 
 
+def _reads(task: Task, algorithm: Algorithm) -> tuple[int, ...]:
+    return task.inputs if algorithm.inputs is UNSET else algorithm.inputs
+
+
+def _holds(task: Task, algorithm: Algorithm) -> tuple[int, ...]:
+    taken = {x for _, x in algorithm.takes_over}
+    return tuple(b for b in _reads(task, algorithm) if b not in taken)
+
+
+def _least(instance: Instance) -> Instance:
+    """The instance in which tasks read what all of their algorithms read and hold."""
+    tasks = []
+    for task in instance.tasks:
+        sets = [_holds(task, algorithm) for algorithm in task.algorithms]
+        algorithms = tuple(replace(a, inputs=UNSET, takes_over=()) for a in task.algorithms)
+        always = tuple(b for b in task.inputs if all(b in reads for reads in sets))
+        tasks.append(replace(task, inputs=always, algorithms=algorithms))
+    return replace(instance, tasks=tuple(tasks))
+
+
 @dataclass
 class Rows:
-    """Columns and rows by name, in units of `ns` and `size`."""
+    """Columns and rows by name, in units of `ns` and `size`.
+
+    Where what tasks read depends on algorithms, `instance` has the least of it, and `given` all.
+    """
 
     instance: Instance
     checkpoints: Sequence[int]
     ns: float
     size: float
+    given: Instance | None = None
     columns: dict[Name, tuple[float, float, float, bool]] = field(default_factory=dict)
     rows: list[tuple[str, dict[Name, float], float, float]] = field(default_factory=list)
 
@@ -123,10 +147,26 @@ class Rows:
         return len(self.checkpoints)
 
     def algorithms(self, k: int) -> list[tuple[int, Algorithm]]:
-        task = self.instance.tasks[k]
-        room = self.instance.pool_bytes - self.footprint(k)
+        task = (self.given or self.instance).tasks[k]
         here = [(a, algorithm) for a, algorithm in enumerate(task.algorithms) if algorithm.on == "device"]
-        return [(a, algorithm) for a, algorithm in here if algorithm.workspace_bytes <= room] or here
+        written = (*task.outputs, *task.updates)
+        room = {
+            a: self.instance.pool_bytes
+            - sum(self.instance.blocks[b].bytes for b in (*_holds(task, algorithm), *written))
+            for a, algorithm in here
+        }
+        return [(a, algorithm) for a, algorithm in here if algorithm.workspace_bytes <= room[a]] or here
+
+    def choices_that_read(self, b: int, number: int) -> list[tuple[int, list[Name]]]:
+        """Checkpoints that read a version with some algorithms only, and the columns y of these that fit."""
+        found: list[tuple[int, list[Name]]] = []
+        for i, k in enumerate(self.checkpoints):
+            task = (self.given or self.instance).tasks[k]
+            reads = {a: b in _holds(task, algorithm) for a, algorithm in enumerate(task.algorithms)}
+            mine = [("y", i, a) for a, _ in self.algorithms(k) if reads[a]]
+            if mine and not all(reads.values()) and sum(w < k for w in self.writers(b)) == number:
+                found.append((i, mine))
+        return found
 
     def is_hosted(self, k: int) -> bool:
         """Whether a task is in K^h."""
@@ -789,8 +829,9 @@ def _windows(model: Rows, windows: Sequence[tuple[int, int, int]]) -> None:
 def with_second_runs(
     instance: Instance, checkpoints: Sequence[int], integrality: str, ns: float, size: float
 ) -> Rows:
-    """FLOW with second runs, of (1), (2), (4) to (7), (30) to (36), (41), (42) and (52) to (56)."""
-    model = Rows(instance, checkpoints, ns, size)
+    """FLOW with second runs, of (1), (2), (4) to (7), (30) to (36), (41), (42) and (52) to (58)."""
+    given, instance = instance, _least(instance)
+    model = Rows(instance, checkpoints, ns, size, given)
     n, m = len(instance.tasks), len(checkpoints)
     lengths = model.lengths([1.0] * (2 * m + 1), [1.0] * (2 * m + 1))
     model.choices(integrality != "none")
@@ -877,16 +918,19 @@ def _may_run_again(model: Rows) -> set[tuple[int, int]]:
 def _second_runs(model: Rows) -> set[tuple[int, int]]:
     """Y."""
     instance, n = model.instance, len(model.instance.tasks)
+    given = model.given or instance
+    every = [{b for a in task.algorithms for b in _reads(task, a)} for task in given.tasks]
     ends = [n if block.finally_ == "device" else -1 for block in instance.blocks]
     needed = [
-        max([end, *(k for k in range(n) if b in instance.tasks[k].blocks)]) for b, end in enumerate(ends)
+        max([end, *(k for k in range(n) if b in every[k] or b in instance.tasks[k].blocks)])
+        for b, end in enumerate(ends)
     ]
     last_use = [-1] * n
     for k in reversed(range(n)):
         task = instance.tasks[k]
         if task.recomputable:
             last_use[k] = max((needed[b] for b in task.outputs), default=-1)
-            for b in task.inputs:
+            for b in every[k]:
                 needed[b] = max(needed[b], last_use[k])
     pairs = set()
     for k, task in enumerate(instance.tasks):
@@ -928,7 +972,8 @@ def _version_with_second_runs(
     readers = {
         (k, j) for k, j in again if b in instance.tasks[k].inputs and sum(w < k for w in writers) == number
     }
-    horizon = max([*needs, *(j for _, j in readers)], default=-1)
+    chosen = model.choices_that_read(b, number)
+    horizon = max([*needs, *(j for _, j in readers), *(2 * i + 2 for i, _ in chosen)], default=-1)
     made_by = writer if number == 1 and b in instance.tasks[writer].outputs else None
     instants = range(first, horizon)
     for t in instants:
@@ -970,6 +1015,14 @@ def _version_with_second_runs(
         if t not in touched and later:
             made = [(("zeta", made_by, j), 1.0) for j in range(t + 1, min(later) + 1)]
             model.row("absent", [(("pi", v, t), 1.0), (("q", v, t), 1.0), *made], 1.0)  # (36)
+    for i, columns in chosen:
+        run = [(name, -1.0) for name in columns]
+        for t in (2 * i, 2 * i + 1):
+            model.row("chosen", [(("alpha", v, t), 1.0), *run], 0.0)  # (57)
+        since = max([first, *(j for j in needs if j < 2 * i)])
+        for t in range(since, 2 * i) if not held else ():
+            made = [(("zeta", made_by, j), 1.0) for j in range(t + 1, 2 * i + 1)]
+            model.row("until chosen", [(("pi", v, t), 1.0), (("q", v, t), 1.0), *made, *run], 0.0)  # (58)
 
 
 def several_gpus(

@@ -21,7 +21,8 @@ from pebbler.solver.flow.recompute import RecomputeModel, recompute_model
 from pebbler.solver.linear.facade import solve_linear
 from pebbler.validate.bounds.arguments import least_times
 
-from ...samples import chunks
+from ...adversary.instances import Shape, adversarial, with_own_inputs, with_takeovers
+from ...samples import chunks, counts
 from ...validate.hostile import hostile_cluster, hostile_instance
 from .formulas import Rows, flow, patterns_of, several_gpus, with_second_runs
 
@@ -79,6 +80,26 @@ def test_the_rows_are_those_of_the_page(first: int) -> None:
                 seen += agree(flow(instance, checkpoints, "all", *units, long=1 / 3), model)
     assert len(seen) == 34
     assert min(seen.values()) >= 5
+
+
+@pytest.mark.parametrize("count", counts(12, 150))
+def test_the_rows_of_what_algorithms_read_are_those_of_the_page(count: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(count):
+        rng = Random(seed)
+        shape = Shape(tasks=5, blocks=5, digits=1, reruns=seed % 3 > 0)
+        instance = with_own_inputs(rng, adversarial(rng, shape))
+        if seed % 2:
+            instance = with_takeovers(rng, instance)
+        if not instance.reads_vary:
+            continue
+        n = len(instance.tasks)
+        for checkpoints in (list(range(0, n, 2)), list(range(n))):
+            for how in HOW:
+                model = recompute_model(instance, checkpoints, how)
+                units = model.nanoseconds, model.bytes
+                seen += agree(with_second_runs(instance, checkpoints, how, *units), model)
+    assert min(seen["chosen"], seen["until chosen"]) >= 5 * count / 12
 
 
 @pytest.mark.parametrize("first", chunks(range(0, 16, 4)))

@@ -188,7 +188,7 @@ def _choices(record: StepRecord, instance: Instance, schedule: Schedule) -> dict
         ran.add(operation.task)
         task = instance.tasks[operation.task]
         if again or tasks[operation.task].phase != "forward":
-            for d in (*task.inputs, *task.updates):
+            for d in (*task.reads(operation.algorithm or 0), *task.updates):
                 if d in storages:
                     settled.setdefault(d, found[d])
         for d in task.outputs:

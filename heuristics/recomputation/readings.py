@@ -1,0 +1,332 @@
+"""Search over what runs read, where that depends on their algorithms.
+
+A **reading** says, for each task whose algorithms read different blocks, which of these sets it reads. With
+the algorithms alone that read so, the instance is an ordinary one, on which `RerunSearch` plans what runs
+again and what is copied; its schedules are schedules of the given instance. The search here goes from reading
+to reading. A change of what some tasks read takes over the best plan and its transfers, is searched for a
+moment, and stays if it is better. All runs of a task read the same blocks. A reading also says which outputs
+take over the places of inputs (`takeovers`).
+
+Importing this module imports Numba.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from ...instances.instance import Instance, Task
+from ...validate.schedule import Schedule
+from ..choices import by_speed
+from ..gaps import Guide
+from ..methods import Refusal
+from .reruns import Plan, algorithms_of, last_stages, names_of, plan_of, useful
+from .search import RerunSearch
+from .takeovers import Merges, Pairs, merged, split
+
+Reading = tuple[int, ...]
+"""Per task with a choice, which of its ways it takes: 0 is to read its inputs and overwrite nothing."""
+
+_EFFORT = 100
+"""Number of programs that are simulated to judge a reading."""
+
+_DRAWS = 20
+"""Number of draws for a reading that has not been tried from the best program so far."""
+
+_FEW = 0.7
+"""Share of the changes that are of one task."""
+
+
+class Readings:
+    """The readings of an instance, and the ordinary instance of each.
+
+    Parameters
+    ----------
+    instance
+        An instance in which what some task reads depends on its algorithm.
+
+    Attributes
+    ----------
+    tasks
+        The tasks with such algorithms.
+    counts
+        How many ways to read each of them has.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._ways = {k: _ways(task) for k, task in enumerate(instance.tasks) if task.reads_vary}
+        self.tasks = tuple(self._ways)
+        self.counts = tuple(len(ways) for ways in self._ways.values())
+
+    def instance(self, reading: Reading, of: Instance | None = None) -> Instance:
+        """Return the instance, or the same one in pages, with the algorithms alone that read so."""
+        return self._merged(reading, self._instance if of is None else of)[0]
+
+    def _merged(self, reading: Reading, given: Instance) -> tuple[Instance, Merges]:
+        tasks, taken = list(given.tasks), self._taken(reading)
+        for k, way in taken.items():
+            task = tasks[k]
+            tasks[k] = msgspec.structs.replace(
+                task,
+                inputs=task.reads(way.algorithms[0]),
+                algorithms=tuple(
+                    msgspec.structs.replace(task.algorithms[a], inputs=msgspec.UNSET, takes_over=())
+                    for a in way.algorithms
+                ),
+            )
+        plain = msgspec.structs.replace(given, tasks=tuple(tasks))
+        return merged(plain, {k: way.over for k, way in taken.items() if way.over})
+
+    def starts(self) -> list[Reading]:
+        """Return the readings to begin with: the tasks' inputs, the fewest bytes, the fastest algorithms.
+
+        The last two read nothing that cannot be on the device, if other algorithms do not. A fourth one is
+        that with the tasks' inputs, and with all outputs that take over places of these.
+        """
+        blocks = self._instance.blocks
+        never = {d for d, b in enumerate(blocks) if b.initially == "host" and b.prefetch_ns is None}
+
+        def needed(task: Task, a: int) -> tuple[bool, int, int]:
+            algorithm, read = task.algorithms[a], task.reads(a)
+            held = sum(blocks[d].bytes for d in read) + algorithm.workspace_bytes
+            return not never.isdisjoint(read), held, algorithm.duration_ns
+
+        def taken(task: Task, a: int) -> tuple[bool, int, int]:
+            stuck, held, time_ns = needed(task, a)
+            return stuck, time_ns, held
+
+        def best(key: Callable[[Task, int], tuple[bool, int, int]]) -> Reading:
+            tasks = self._instance.tasks
+            return self.of(lambda k: min(range(len(tasks[k].algorithms)), key=lambda a: key(tasks[k], a)))
+
+        over = tuple(next((w for w, way in enumerate(ways) if way.over), 0) for ways in self._ways.values())
+        return list(dict.fromkeys(((0,) * len(self.tasks), best(needed), best(taken), over)))
+
+    def of(self, chosen: Callable[[int], int]) -> Reading:
+        """Return the reading of the algorithms that are chosen for the tasks, which overwrites nothing."""
+        return tuple(
+            next(w for w, way in enumerate(ways) if chosen(k) in way.algorithms)
+            for k, ways in self._ways.items()
+        )
+
+    def restored(self, reading: Reading, schedule: Schedule) -> Schedule:
+        """Return a schedule of the instance of a reading as one of the given instance."""
+        taken = self._taken(reading)
+        operations = tuple(
+            msgspec.structs.replace(
+                operation, algorithm=taken[operation.task].algorithms[operation.algorithm]
+            )
+            if operation.task in taken and operation.algorithm is not None
+            else operation
+            for operation in schedule.operations
+        )
+        _, merges = self._merged(reading, self._instance)
+        return split(msgspec.structs.replace(schedule, operations=operations), merges)
+
+    def numbers(self, reading: Reading, k: int) -> Sequence[int]:
+        """Return the algorithms of a task that the instance of a reading has, by their given numbers."""
+        taken = self._taken(reading)
+        return taken[k].algorithms if k in taken else range(len(self._instance.tasks[k].algorithms))
+
+    def _taken(self, reading: Reading) -> dict[int, _Way]:
+        return {k: ways[w] for (k, ways), w in zip(self._ways.items(), reading, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Algorithms of a task that read the same, and outputs that take over places, each with its input."""
+
+    algorithms: tuple[int, ...]
+    over: Pairs = ()
+
+
+def _ways(task: Task) -> list[_Way]:
+    """Return the algorithms of a task by what they read, first those that read its inputs; then takeovers."""
+    found: dict[frozenset[int], list[int]] = {frozenset(task.inputs): []}
+    over: dict[tuple[frozenset[int], Pairs], list[int]] = {}
+    for a, algorithm in enumerate(task.algorithms):
+        read = frozenset(task.reads(a))
+        found.setdefault(read, []).append(a)
+        if algorithm.takes_over:
+            over.setdefault((read, algorithm.takes_over), []).append(a)
+    plain = [_Way(tuple(algorithms)) for algorithms in found.values()]
+    return [*plain, *(_Way(tuple(algorithms), pairs) for (_, pairs), algorithms in over.items())]
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A reading, its instance, and the search of that."""
+
+    reading: Reading
+    instance: Instance
+    search: RerunSearch
+
+    @property
+    def cost(self) -> tuple[int, int]:
+        """The less, the better."""
+        return self.search.best.cost
+
+
+class ReadingSearch:
+    """A local search over readings, plans and transfers that can be stopped and continued.
+
+    Parameters
+    ----------
+    instance
+        An instance in which what some task reads depends on its algorithm.
+    make
+        Makes the search for the instance of a reading.
+    seed
+        Seed of the random decisions.
+
+    Raises
+    ------
+    Refusal
+        Where the search is refused for all readings that it begins with: the reason for the first of them.
+    """
+
+    def __init__(self, instance: Instance, make: Callable[[Instance], RerunSearch], seed: int = 0) -> None:
+        self.instance, self.readings = instance, Readings(instance)
+        self._make, self._random = make, np.random.default_rng(seed)
+        self._polished = self._explored = 0
+        self._tried: dict[Reading, tuple[int, int]] = {}  # with the best cost by then
+        self._calm = False
+        best, reason = None, None
+        for reading in self.readings.starts():
+            try:
+                attempt = self._attempt(reading)
+            except Refusal as refusal:
+                reason = reason or refusal
+                continue
+            best = attempt if best is None or attempt.cost < best.cost else best
+        if best is None:
+            assert reason is not None
+            raise reason
+        self._best = best
+
+    @property
+    def makespan_ns(self) -> int | None:
+        """Makespan of the best program so far; None while there is none."""
+        return self._best.search.makespan_ns
+
+    @property
+    def done(self) -> bool:
+        """Whether the search of the best reading has gone on for long, and others have been tried since."""
+        return self._calm and self._best.search.done
+
+    @property
+    def round(self) -> int:
+        """Number of tasks to simulate in one call of `run`."""
+        return self._best.search.round
+
+    def schedule(self, method: str) -> Schedule | None:
+        """Return the best program as a schedule of the given instance; None while there is none."""
+        found = self._best.search.schedule(method)
+        return None if found is None else self.readings.restored(self._best.reading, found)
+
+    def offer(self, start: Schedule | Guide) -> None:
+        """Start from what a schedule reads and runs again, or from a guide for the best reading."""
+        if isinstance(start, Guide):
+            self._best.search.offer(start)
+            return
+        chosen = algorithms_of(start)
+        self._consider(self.readings.of(lambda k: chosen[k, k]), plan_of(start), lambda *_: None)
+
+    def offer_plan(self, reading: Reading, plan: Plan, guide: Guide) -> None:
+        """Start from a reading, from second runs, and from a guide to transfers in the reading's instance."""
+        self._consider(reading, plan, lambda *_: guide)
+
+    def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
+        """Continue the search until so many tasks have been simulated, or some seconds have passed."""
+        until = time.monotonic() + seconds
+        goal = self._polished + self._explored + work
+        share = _EFFORT * len(self.instance.tasks)
+        while self._polished + self._explored < goal and time.monotonic() < until:
+            if self._explored < self._polished and (reading := self._another()) is not None:
+                self._try(reading)
+                continue
+            some = min(share, goal - self._polished - self._explored)
+            before = self._best.cost
+            self._best.search.run(until - time.monotonic(), some)
+            self._calm = self._calm and self._best.cost == before
+            self._polished += some
+
+    def _attempt(self, reading: Reading) -> _Attempt:
+        """Return a reading after a short search of its instance."""
+        instance = self.readings.instance(reading)
+        attempt = _Attempt(reading, instance, self._make(instance))
+        self._search(attempt)
+        return attempt
+
+    def _search(self, attempt: _Attempt) -> None:
+        work = _EFFORT * len(self.instance.tasks)
+        attempt.search.run(work=work)
+        self._explored += work
+
+    def _try(self, reading: Reading) -> None:
+        """Try a reading from the best plan, as far as it is one there, and from its transfers."""
+        best = self._best
+        point = best.search.best
+
+        def guide(instance: Instance, plan: Plan) -> Guide:
+            named = names_of(instance, plan)
+            given = point.again.translated(point.guide, named)
+            numbers = [self.readings.numbers(best.reading, k) for k, _ in named.runs]
+            chosen = [numbers[i][a] for i, a in enumerate(given.algorithms)]
+            return given._replace(
+                algorithms=[
+                    self._number(reading, instance, k, a)
+                    for (k, _), a in zip(named.runs, chosen, strict=True)
+                ]
+            )
+
+        self._consider(reading, point.plan, guide)
+
+    def _number(self, reading: Reading, instance: Instance, k: int, algorithm: int) -> int:
+        """Return an algorithm's number in the instance of a reading; the fastest one's if it is not there."""
+        kept = self.readings.numbers(reading, k)
+        return kept.index(algorithm) if algorithm in kept else by_speed(instance.tasks[k])[0]
+
+    def _consider(
+        self, reading: Reading, plan: Plan, guide: Callable[[Instance, Plan], Guide | None]
+    ) -> None:
+        """Search a reading for a moment, from a plan and a guide, and keep it if it is the best."""
+        try:
+            attempt = self._best if reading == self._best.reading else self._attempt(reading)
+        except Refusal:
+            return
+        last = last_stages(attempt.instance)
+        plan = useful(attempt.instance, ((k, t) for k, t in plan if k < t <= last[k]))
+        attempt.search.offer_plan(plan, guide(attempt.instance, plan))
+        self._search(attempt)
+        if attempt.cost < self._best.cost:
+            self._best, self._calm = attempt, False
+
+    def _another(self) -> Reading | None:
+        """Return the best reading with some changes, one that has not been tried since that was found."""
+        for _ in range(_DRAWS):
+            reading = self._changed()
+            if self._tried.get(reading) != self._best.cost:
+                self._tried[reading] = self._best.cost
+                return reading
+        self._calm = True
+        return None
+
+    def _changed(self) -> Reading:
+        count = len(self.readings.tasks)
+        some = 1 if self._random.random() < _FEW else int(self._random.integers(1, count + 1))
+        reading = list(self._best.reading)
+        for i in self._random.choice(count, some, replace=False).tolist():
+            others = [s for s in range(self.readings.counts[i]) if s != reading[i]]
+            reading[i] = others[int(self._random.integers(len(others)))]
+        return tuple(reading)
+
+
+AnyRerunSearch = RerunSearch | ReadingSearch
+"""A search over what runs again, with or without one over what runs read."""

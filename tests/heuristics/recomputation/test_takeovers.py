@@ -1,0 +1,103 @@
+"""One block in the place of an input and of the output that takes over its place, and back."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from pebbler.heuristics.recomputation.readings import Readings
+from pebbler.heuristics.recomputation.takeovers import merged, split
+from pebbler.instances.instance import Instance, Task
+from pebbler.solver.solve import solve
+from pebbler.validate.check import check
+
+from ...reading import algorithm, block, in_place
+
+
+def chain(count: int, **last: object) -> Instance:
+    """Tasks each of which may overwrite what the one before has made, and one that reads the last block."""
+    tasks = [Task(name="t0", inputs=(), outputs=(0,), algorithms=(algorithm(),))]
+    for d in range(1, count):
+        over = algorithm("in place", takes_over=((d, d - 1),))
+        tasks.append(
+            Task(name=f"t{d}", inputs=(d - 1,), outputs=(d,), algorithms=(algorithm("beside"), over))
+        )
+    tasks.append(Task(name="end", inputs=(count - 1,), outputs=(), algorithms=(algorithm(),)))
+    blocks = tuple(block(f"b{d}", 2) for d in range(count))
+    return in_place(blocks=blocks, tasks=tuple(tasks), **last)
+
+
+def plain(instance: Instance) -> Instance:
+    """The instance whose algorithms say nothing of places."""
+    tasks = tuple(
+        msgspec.structs.replace(
+            task, algorithms=tuple(msgspec.structs.replace(a, takes_over=()) for a in task.algorithms)
+        )
+        for task in instance.tasks
+    )
+    return msgspec.structs.replace(instance, tasks=tasks)
+
+
+def test_a_merged_block_is_updated_in_the_place_of_both() -> None:
+    instance, merges = merged(plain(chain(3)), {1: ((1, 0),), 2: ((2, 1),)})
+    assert merges == {0: [(1, 1), (2, 2)]}
+    assert [(task.inputs, task.outputs, task.updates) for task in instance.tasks] == [
+        ((), (0,), ()),
+        ((), (), (0,)),
+        ((), (), (0,)),
+        ((0,), (), ()),
+    ]
+
+
+@pytest.mark.parametrize("change", ["used later", "copied otherwise", "wanted at the end", "host memory"])
+def test_what_is_needed_later_is_not_merged(change: str) -> None:
+    made = plain(chain(2))
+    blocks, tasks = list(made.blocks), list(made.tasks)
+    if change == "used later":
+        tasks[2] = msgspec.structs.replace(tasks[2], inputs=(1, 0))
+    elif change == "copied otherwise":
+        blocks[1] = msgspec.structs.replace(blocks[1], prefetch_ns=11)
+    elif change == "wanted at the end":
+        blocks[0] = msgspec.structs.replace(blocks[0], finally_="host")
+    made = msgspec.structs.replace(made, blocks=tuple(blocks), tasks=tuple(tasks))
+    if change == "host memory":
+        made = msgspec.structs.replace(made, host_budget_bytes=100)
+    assert merged(made, {1: ((1, 0),)}) == (made, {})
+
+
+def test_a_place_at_the_end_is_that_of_the_last_block() -> None:
+    made = plain(chain(2))
+    ends = tuple(msgspec.structs.replace(b, finally_="host") if b.name == "b1" else b for b in made.blocks)
+    instance, _ = merged(msgspec.structs.replace(made, blocks=ends), {1: ((1, 0),)})
+    assert [one.finally_ for one in instance.blocks] == ["host", "anywhere"]
+
+
+def test_a_schedule_is_split_where_the_run_is() -> None:
+    """Blocks go out and come back before and behind the run that overwrites the one with the other."""
+    made = chain(3, budget_bytes=4)
+    fill = Task(name="fill", inputs=(), outputs=(3,), algorithms=(algorithm(),))
+    tasks = (*made.tasks[:2], fill, *made.tasks[2:])
+    made = msgspec.structs.replace(made, blocks=(*made.blocks, block("f", 4)), tasks=tasks)
+    readings = Readings(made)
+    reading = readings.starts()[-1]
+    assert readings.instance(reading).tasks[1].updates == (0,)
+    found = solve(readings.instance(reading), "brute-force").schedule
+    assert found is not None
+    schedule = readings.restored(reading, found)
+    assert check(made, schedule).reasons == ()
+    assert schedule.makespan_ns == found.makespan_ns == 25
+    assert [o.block for o in schedule.operations if o.kind != "run"] == [1, 1]
+    assert [r.block for r in schedule.residences if r.takes_over] == [1, 2]
+    assert split(found, {}) is found
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_the_method_takes_over_places_where_there_is_no_other_way(memory) -> None:
+    large = chain(4)
+    blocks = tuple(msgspec.structs.replace(one, bytes=2**21) for one in large.blocks)
+    large = msgspec.structs.replace(large, blocks=blocks, budget_bytes=2**21)
+    result = solve(large, "flow-recompute", time_limit=2.0, memory=memory)
+    assert (result.makespan_ns, result.lower_bound_ns) == (5, 5)
+    assert result.schedule is not None
+    assert check(large, result.schedule).valid
+    assert solve(large, "flow", time_limit=1.0).makespan_ns is None

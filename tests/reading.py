@@ -1,0 +1,74 @@
+"""A tiny instance in which a task reads either of two blocks, for which all can be worked out by hand."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
+
+
+def algorithm(name: str = "a", time: int = 1, **keys: object) -> Algorithm:
+    return Algorithm(**{"name": name, "duration_ns": time, "workspace_bytes": 0, **keys})
+
+
+def block(name: str, size: int = 1, **keys: object) -> Block:
+    return Block(**{"name": name, "bytes": size, "offload_ns": 10, "prefetch_ns": 10, **keys})
+
+
+def either(**keys: object) -> Instance:
+    """The last task reads y, which is made of x, or x itself; z has the whole pool in between.
+
+    The best is to copy x out as soon as it is there, from 1 to 11 ns, and back after z, from 12 to 22 ns. The
+    last task, which reads x then, ends at 23 ns.
+    """
+    tasks = (
+        Task(name="make x", inputs=(), outputs=(0,), algorithms=(algorithm(),)),
+        Task(name="make y", inputs=(0,), outputs=(1,), algorithms=(algorithm(),)),
+        Task(name="fill", inputs=(), outputs=(2,), algorithms=(algorithm(),)),
+        Task(
+            name="either",
+            inputs=(1,),
+            outputs=(),
+            algorithms=(algorithm("from y"), algorithm("from x", inputs=(0,))),
+        ),
+    )
+    made = Instance(
+        name="either",
+        engines="duplex",
+        budget_bytes=2,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=(block("x"), block("y"), block("z", 2)),
+        tasks=tasks,
+    )
+    return msgspec.structs.replace(made, **keys)
+
+
+def with_last(instance: Instance, *algorithms: Algorithm, **keys: object) -> Instance:
+    """Return the instance whose last task has other algorithms."""
+    last = msgspec.structs.replace(instance.tasks[-1], algorithms=algorithms, **keys)
+    return msgspec.structs.replace(instance, tasks=(*instance.tasks[:-1], last))
+
+
+def in_place(**keys: object) -> Instance:
+    """y may take over the place of x, and the pool has room for one of them: 3 ns, and none otherwise."""
+    tasks = (
+        Task(name="make x", inputs=(), outputs=(0,), algorithms=(algorithm(),)),
+        Task(
+            name="make y",
+            inputs=(0,),
+            outputs=(1,),
+            algorithms=(algorithm("beside"), algorithm("in place", takes_over=((1, 0),))),
+        ),
+        Task(name="read y", inputs=(1,), outputs=(), algorithms=(algorithm(),)),
+    )
+    made = Instance(
+        name="in place",
+        engines="duplex",
+        budget_bytes=2,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=(block("x", 2), block("y", 2)),
+        tasks=tasks,
+    )
+    return msgspec.structs.replace(made, **keys)

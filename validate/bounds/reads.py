@@ -1,0 +1,119 @@
+"""The least that tasks read: what a bound may count on where what a task reads depends on its algorithm.
+
+This module imports only the instance, and nothing that solves.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ...instances.instance import Algorithm, Instance
+
+
+def with_least_reads(instance: Instance) -> Instance:
+    """Return the instance in which each task reads, with any algorithm, only what all its algorithms hold.
+
+    An algorithm holds what it reads, but for blocks whose places an output may take over: to have them just
+    before the run is enough for that, and they need no place beside the output.
+
+    Of such tasks, it has the algorithms that fit beside all that they touch, or all if none does. A schedule
+    of the instance is one of this, too: a run needs no more there than it finds here, and times, sizes and
+    places are the same. So a bound on this instance is one on the given instance. Where what tasks read does
+    not depend on algorithms, this is the given instance itself.
+    """
+    if not instance.reads_vary:
+        return instance
+    tasks = tuple(
+        msgspec.structs.replace(
+            task,
+            inputs=task.must_hold,
+            algorithms=tuple(
+                msgspec.structs.replace(a, inputs=msgspec.UNSET, takes_over=()) for a in _fitting(instance, k)
+            ),
+        )
+        if task.reads_vary
+        else task
+        for k, task in enumerate(instance.tasks)
+    )
+    return msgspec.structs.replace(instance, tasks=tasks)
+
+
+def _fitting(instance: Instance, k: int) -> tuple[Algorithm, ...]:
+    return tuple(algorithm for algorithm, _ in choices_of(instance, k))
+
+
+def choices_of(instance: Instance, k: int) -> list[tuple[Algorithm, tuple[int, ...]]]:
+    """Return the algorithms of task k that fit, or all if none does, each with what it alone holds.
+
+    An algorithm fits beside all blocks that it holds or writes. What it alone holds are the blocks that some
+    other algorithm of the task does not.
+    """
+    task, blocks = instance.tasks[k], instance.blocks
+    every = [
+        (one, tuple(d for d in task.holds(a) if d not in task.must_hold))
+        for a, one in enumerate(task.algorithms)
+    ]
+    room = instance.pool_bytes - sum(blocks[d].bytes for d in (*task.must_hold, *task.outputs, *task.updates))
+    fits = [
+        (one, alone)
+        for one, alone in every
+        if one.workspace_bytes + sum(blocks[d].bytes for d in alone) <= room
+    ]
+    return fits or every
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Payments for what checkpoints read with some of their algorithms only, times the denominator.
+
+    At both instants of such a checkpoint, the run pays for such a block, and the version that it reads is
+    paid if it is on the device then.
+
+    Attributes
+    ----------
+    paid
+        What a run pays at both instants together, by task and block.
+    held
+        What a version is paid by instant, by block and writer of the version (-1: from the start).
+    """
+
+    paid: Mapping[tuple[int, int], int]
+    held: Mapping[tuple[int, int], Mapping[int, int]]
+
+
+def readings_of(
+    instance: Instance, checkpoints: Sequence[int], prices: Mapping[tuple[int, int, int], int]
+) -> tuple[Readings, dict[tuple[int, int, int], int]]:
+    """Return the payments for reading among prices by task, instant or interval, and block; and the others.
+
+    Second runs of a checkpoint come in intervals after its instants, so that no price has two meanings.
+
+    Raises
+    ------
+    ValueError
+        When such a price is negative, or is for a block that the task always reads, or never.
+    """
+    paid: dict[tuple[int, int], int] = defaultdict(int)
+    held: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
+    others = {}
+    place = {k: i for i, k in enumerate(checkpoints)}
+    for (k, t, d), price in prices.items():
+        if k not in place or t // 2 != place[k] or not instance.tasks[k].reads_vary:
+            others[k, t, d] = price
+            continue
+        task = instance.tasks[k]
+        if d not in task.may_read or d in task.must_hold:
+            raise ValueError(f"task {k} does not read block {d} with some of its algorithms only")
+        if price < 0:
+            raise ValueError(f"task {k}, instant {t}: a price of block {d} is negative")
+        amount, writers = price * instance.blocks[d].bytes, instance.writers[d]
+        before = bisect_left(writers, k)
+        paid[k, d] += amount
+        own = held[d, writers[before - 1] if before else -1]
+        own[t] = own.get(t, 0) + amount
+    return Readings(paid, held), others
