@@ -502,7 +502,7 @@ class _Machine:
         for d, block in enumerate(self.instance.blocks):
             if block.prefetch_ns is None or not state.host >> d & 1 or state.places[d] != _ABSENT:
                 continue
-            if self.pace is None and not self._is_wanted(state, d):
+            if self.pace is None and not (self._is_wanted(state, d) or self._may_make_room(state, d)):
                 continue
             if d in self._in_use(state):  # its place was taken over by the run that reads it
                 continue
@@ -551,7 +551,12 @@ class _Machine:
             return state
         in_use = self._in_use(state)
         places = tuple(
-            _ABSENT if place != _ABSENT and self._is_dead(state, d) and d not in in_use else place
+            _ABSENT
+            if place != _ABSENT
+            and self._is_dead(state, d)
+            and d not in in_use
+            and not self._may_make_room(state, d)
+            else place
             for d, place in enumerate(state.places)
         )
         return state._replace(places=places)
@@ -630,6 +635,10 @@ class _Machine:
     def _is_wanted_on_host(self, state: _State, d: int) -> bool:
         """Return whether a block's copy may be read, or must stay there at the end."""
         return self._ends_on_host(state, d) or self._is_wanted(state, d)
+
+    def _may_make_room(self, state: _State, d: int) -> bool:
+        """Return whether a block that must end on a host without much room may wait on the device."""
+        return self.host is not None and not self.host.is_ample and self._ends_on_host(state, d)
 
     def _ends_on_device(self, state: _State, d: int) -> bool:
         if d in self.carried:

@@ -249,8 +249,8 @@ def with_takeovers(rng: Random, instance: Instance) -> Instance:
             ),
         )
     made = msgspec.structs.replace(instance, blocks=tuple(blocks), tasks=tuple(tasks), budget_bytes=2**53)
-    tight = rng.choice((instance.budget_bytes, least_budget(made)))
-    return msgspec.structs.replace(made, budget_bytes=max(tight, 1))
+    least = least_budget(made)
+    return msgspec.structs.replace(made, budget_bytes=rng.choice((least, max(least, instance.budget_bytes))))
 
 
 KEYS: dict[str, Callable[[Random, Instance], Instance]] = {

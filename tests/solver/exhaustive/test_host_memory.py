@@ -217,3 +217,34 @@ def test_too_many_places_on_the_host_are_refused() -> None:
     with pytest.raises(Refusal, match="100 possible places in host memory"):
         brute_force(instance, "paged")
     assert brute_force(replace(instance, host_budget_bytes=512 * 101), "paged") is not None
+
+
+def test_what_must_end_on_the_host_may_wait_on_the_device() -> None:
+    """Host memory has no room for b beside a: a comes to the device while b is away, and goes back after."""
+
+    def task(name: str, *outputs: int) -> Task:
+        only = Algorithm(name="only", duration_ns=1, workspace_bytes=0)
+        return Task(name=name, inputs=(), outputs=outputs, algorithms=(only,))
+
+    def block(name: str, size: int, **keys: str) -> Block:
+        return Block(name=name, bytes=size, offload_ns=1, prefetch_ns=1, **keys)  # type: ignore[arg-type]
+
+    instance = Instance(
+        name="waiting",
+        engines="duplex",
+        budget_bytes=5,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=(
+            block("a", 2, initially="host", finally_="host"),
+            block("b", 3, finally_="device"),
+            block("c", 3),
+        ),
+        tasks=(task("make b", 1), task("make c", 2)),
+        host_budget_bytes=4,
+    )
+    found = brute_force(instance, "divisible")
+    assert found is not None
+    assert check(instance, found).reasons == ()
+    moved = [(o.kind, o.block) for o in found.operations if o.task is None]
+    assert sorted(moved) == [("offload", 0), ("offload", 1), ("prefetch", 0), ("prefetch", 1)]
