@@ -83,7 +83,7 @@ class ContiguousRerunSearch(RerunSearch):
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
         """Continue both searches, as `RerunSearch.run` does."""
         until = time.monotonic() + seconds
-        if self._plans is not None and not self._plans.done:
+        if self._plans is not None:
             planned = int(ALONE * work)
             self._plan_in_part(self._plans, ALONE * seconds, planned)
             seconds, work = until - time.monotonic(), work - planned

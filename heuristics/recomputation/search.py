@@ -241,7 +241,7 @@ class RerunSearch:
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
         """Continue the search until so many tasks have been simulated, or some seconds have passed."""
         until = time.monotonic() + seconds
-        if self._alone is not None and not self._alone.done:
+        if self._alone is not None:
             share = int(ALONE * work)
             self._plan(self._alone, ALONE * seconds, share)
             work -= share
