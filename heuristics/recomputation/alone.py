@@ -5,8 +5,9 @@ run takes the fastest algorithm that has room beside what stays. So the time of 
 each of its runs, are sums, and thousands of plans are judged in the time that a search for transfers takes
 for one of them. Only bytes are counted, as in memory without addresses.
 
-Plans change by simulated annealing, in cycles of growing length that begin with the best plan so far. A
-change leaves out second runs, moves one to another stage, or replaces a stay by a second run, with the runs
+Plans change by simulated annealing, in cycles of growing length. They begin with the best plan so far, and
+with nothing that runs again, in turn: few changes lead from a plan to one that is quite different. A change
+leaves out second runs, moves one to another stage, or replaces a stay by a second run, with the runs
 of producers of its inputs to a random depth. Bytes without room count with a weight that grows while plans
 have too little memory, and falls while they have enough.
 
@@ -21,7 +22,7 @@ import time
 import numpy as np
 
 from ..search.columns import DEVICE, HOST, Columns, Integers
-from .annealing import AT, BEST, RUNS, TIME, Graph, Program, State, anneal, set_off
+from .annealing import AT, BEST, RUNS, TIME, Graph, Program, State, anneal, keep, set_off
 from .reruns import Plan
 
 _ROOM = 8
@@ -39,7 +40,7 @@ _GROWTH = 1.5
 _WEIGHT = 10
 """Weight of as many bytes without room as the pool has, in mean durations of tasks, at the start."""
 
-_CYCLES = 6
+_CYCLES = 8
 """Number of cycles without a better plan after which the search is done."""
 
 
@@ -91,7 +92,7 @@ class PlanSearch:
         quickest = np.minimum.reduceat(duration, first[:-1]) if tasks else duration
         self._mean = max(float(quickest[again].mean()) if len(again) else 1.0, 1.0)
         self._length = _FIRST_CYCLE * max(len(again), 1)
-        self._calm = 0
+        self._calm, self._from_best = 0, False
         room = _ROOM * max(len(again), 1)
         most = tasks + room + 1
         degree = int(np.diff(columns.touches.begin)[again].max(initial=0))
@@ -136,17 +137,13 @@ class PlanSearch:
         return frozenset((run % self._graph.length, run // self._graph.length) for run in found)
 
     def offer(self, plan: Plan) -> None:
-        """Start from a plan, whose second runs each may be there, if it is better than all so far."""
-        known, state = self.time_ns, self._state
-        if len(plan) > len(state.trial):
-            return
-        runs = sorted(stage * self._graph.length + k for k, stage in plan)
-        state.trial[: len(runs)] = runs
-        set_off(self._graph, state, len(runs))
-        if self.time_ns == known and known is not None:
-            self._begin()
-        else:
-            self._calm = 0
+        """Begin cycles with a plan, whose second runs each may be there, if it is better than all so far."""
+        state = self._state
+        if len(plan) <= len(state.trial):
+            runs = sorted(stage * self._graph.length + k for k, stage in plan)
+            state.trial[: len(runs)] = runs
+            if keep(self._graph, state, len(runs)):
+                self._calm = 0
 
     def keep_to(self, part: float) -> None:
         """Go on in a part of the pool, from 0 to 1; plans that were found in another count no longer."""
@@ -174,13 +171,13 @@ class PlanSearch:
                 self._begin()
 
     def _begin(self) -> None:
-        """Begin a cycle with the best plan."""
+        """Begin a cycle with the best plan, or, every second time, with nothing that runs again."""
         state = self._state
+        self._from_best = not self._from_best
         state.counts[AT] = 0
-        if state.counts[TIME] >= 0:
-            count = int(state.counts[BEST])
-            state.trial[:count] = state.best[:count]
-            set_off(self._graph, state, count)
+        count = int(state.counts[BEST]) if self._from_best and state.counts[TIME] >= 0 else 0
+        state.trial[:count] = state.best[:count]
+        set_off(self._graph, state, count)
 
 
 def is_alone(columns: Columns) -> bool:

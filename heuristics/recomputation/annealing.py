@@ -382,6 +382,23 @@ def set_off(graph: Graph, state: State, count: int) -> None:
 
 
 @_compiled
+def keep(graph: Graph, state: State, count: int) -> bool:
+    """Make the plan that is in `trial` the best one if it is, without going on from it; return whether."""
+    runs = _laid_out(graph, state.trial, count, state.judged)
+    time, lacking = _judge(graph, state.judged, runs, state.until)
+    if lacking or 0 <= state.counts[TIME] <= time:
+        return False
+    second = 0
+    for i in range(runs):
+        k, stage = state.judged.task[i], state.judged.stage[i]
+        if state.judged.useful[i] and k != stage:
+            state.best[second] = stage * graph.length + k
+            second += 1
+    state.counts[TIME], state.counts[BEST] = time, second
+    return True
+
+
+@_compiled
 def _note(state: State, time: int, lacking: int) -> None:
     """Note the cost of the current plan, and whether it is the best one."""
     state.counts[LACKING] = lacking
