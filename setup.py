@@ -21,12 +21,13 @@ from setuptools.command.sdist import sdist
 FLOORS = ("instances", "validate", "heuristics", "solver", "benchmark")
 NEEDED = ("msgspec", "networkx", "numba", "numpy")
 COMPILE = """
-from pebbler.heuristics.loading import cluster_kernels, kernels
+from pebbler.heuristics.loading import cluster_kernels, kernels, plan_kernels
 from pebbler.heuristics.methods import Limits
 from pebbler.solver.packing.search import load_search
 from pebbler.validate.streams.concurrent import load_simulation
 
 kernels(Limits())
+plan_kernels(Limits())
 cluster_kernels()
 load_search()
 load_simulation()
