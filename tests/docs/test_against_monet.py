@@ -9,13 +9,27 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from against_monet import Published, jobs, main, read_folder, read_log, read_network, report, wide
+from against_monet import (
+    BEGIN,
+    DATA,
+    END,
+    PUBLISHED,
+    Published,
+    jobs,
+    main,
+    read_folder,
+    read_log,
+    read_network,
+    report,
+    wide,
+)
 from pebbler.benchmark.output.machine import Origin
 from pebbler.benchmark.sweeps.jobs import Found
-from pebbler.benchmark.sweeps.results import Run
+from pebbler.benchmark.sweeps.results import Run, read_latest
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.suites.tiny import tiny_instance
 from pebbler.validate.schedule import MemoryModel
@@ -189,6 +203,12 @@ def test_the_table_puts_both_side_by_side() -> None:
     assert [line.split(" | ")[0] for line in lines] == ["| a/1, 10 GB", "| a/1, 5 GB"]
     assert "| 1,250 | 1,150 | 86,400 s, 12 threads | 1,200 | 1,100 | 9.09% | 600 s | 2.5 s | +1.00% |" in told
     assert "| not met | none |" in told
+
+
+def test_the_page_is_what_the_data_say() -> None:
+    page = Path("docs/against-others.md").read_text()
+    published = msgspec.json.decode(PUBLISHED.read_bytes(), type=dict[str, Published])
+    assert page.partition(BEGIN)[2].partition(END)[0] == report(read_latest(DATA), published)
 
 
 def test_the_script_makes_runs_and_tells(
