@@ -214,8 +214,8 @@ def test_the_page_is_what_the_data_say() -> None:
 def test_the_script_makes_runs_and_tells(
     zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("against_monet.SHORT", 1.0)
-    monkeypatch.setattr("against_monet.LONG", 1.0)
+    monkeypatch.setattr("against_monet.SHORT", 0.3)
+    monkeypatch.setattr("against_monet.LONG", 0.3)
     data = tmp_path / "data.sqlite"
     main([str(zoo), "--data", str(data)])
     first = capsys.readouterr().out
