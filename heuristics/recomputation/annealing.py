@@ -2,7 +2,8 @@
 """The compiled part of the search over plans where nothing is copied (`alone`): it judges and changes them.
 
 Importing this module imports Numba. The compiled code is cached beside this file until the file changes.
-It allocates nothing: what it works in is `State`.
+It allocates nothing: what it works in is `State`. Its random numbers are made as in local search, but here,
+because Numba would not notice a change of another file.
 """
 
 from __future__ import annotations
