@@ -27,7 +27,7 @@ def layered(seed: int) -> Instance:
     return generate("layered", Layered(size=36, width=5), alone, default_rng(seed))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 def test_places_are_found_for_a_whole_program_where_none_are_found_one_by_one(seed: int) -> None:
     instance = layered(seed)
     alone = RerunSearch(instance, "contiguous")
