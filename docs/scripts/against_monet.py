@@ -313,7 +313,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     told = options.data.with_suffix(".json")
     if options.folder is not None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-        problems, published = read_folder(options.folder)
+        try:
+            problems, published = read_folder(options.folder)
+        except PebblerError as error:
+            parser.error(str(error))
         write_atomically(told, msgspec.json.format(msgspec.json.encode(published), indent=1) + b"\n")
         with Results(options.data, write=True) as results:
             make(jobs(problems, SHORT), results, ThreadPoolExecutor(options.at_once))

@@ -161,6 +161,13 @@ def test_what_is_no_copy_of_theirs_is_refused(tmp_path: Path) -> None:
         read_network(broken)
 
 
+def test_the_script_says_so_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), "--data", str(tmp_path / "data.sqlite")])
+    assert "copy monet-schedules anew" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_nothing_of_a_file_is_executed(tmp_path: Path) -> None:
     class Harm:
         def __reduce__(self) -> Any:
