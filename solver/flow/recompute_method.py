@@ -285,7 +285,8 @@ class ReadingRun(RecomputeRun):
             k: {numbers[k].index(a): column for a, column in of.items() if a in numbers[k]}
             for k, of in model.choices.items()
         }
-        plain = replace_fields(model, choices=choices)
+        # what nobody reads is left out of the reading, and so may be the algorithm that makes it
+        plain = replace_fields(model, choices={k: of for k, of in choices.items() if of})
         decisions = decided(self.readings.instance(reading, self.modelled), plain, values)
         self.searched_readings.offer_plan(reading, *decisions)
 

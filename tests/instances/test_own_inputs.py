@@ -94,7 +94,7 @@ def test_several_gpus_do_not_choose_what_they_read() -> None:
     cluster = Cluster(
         gpus=2, bus_bytes_per_second=10**9, core_bytes_per_second=10**9, host_bytes_per_second=10**9
     )
-    with pytest.raises(FormatError, match="on several GPUs all algorithms read the same"):
+    with pytest.raises(FormatError, match="on several GPUs all algorithms read and make the same"):
         either(cluster=cluster)
 
 
@@ -102,7 +102,7 @@ def test_what_does_not_choose_refuses_in_a_sentence() -> None:
     assert why_reads_vary(either(), "this", [0, 1, 2]) is None
     reason = why_reads_vary(either(), "this")
     assert reason is not None
-    assert "'either' reads or overwrites depends on its algorithm, which is not modelled by this" in reason
+    assert "'either' reads, makes or overwrites depends on its algorithm, which is not modelled by this" in reason
     with pytest.raises(PebblerError, match="is not modelled by this"):
         require_fixed_reads(either(), "this")
 

@@ -21,7 +21,7 @@ from ...instances.instance import Algorithm, Block, Instance
 from .carried import NEVER, cheapest_round
 from .host_work import alone_with_host, least_on_host
 from .machine import CopyCosts, LinkTimes, Slowed, copy_costs, fair_shares, slowed_intervals, touched_on_host
-from .reads import choices_of, readings_of, with_least_reads
+from .reads import Choice, choices_of, readings_of, with_least_reads
 from .reruns import RerunKey, cheapest, cheapest_again, course_of, rerun_intervals
 from .survival import SurvivalKey, last_needs, needs, require_survival, rewards, wages
 
@@ -60,7 +60,7 @@ def fitting(instance: Instance, k: int) -> tuple[Algorithm, ...]:
     if len(algorithms) < 2:
         return algorithms
     if instance.tasks[k].reads_vary:
-        return tuple([algorithm for algorithm, _ in choices_of(instance, k)])
+        return tuple([one.algorithm for one in choices_of(instance, k)])
     room = instance.pool_bytes - touched_bytes(instance, k)
     return tuple(a for a in algorithms if a.workspace_bytes <= room) or algorithms
 
@@ -266,9 +266,9 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
         total += instants * (touched_bytes(instance, k) - instance.pool_bytes)
         total += min(
             left[2 * i + 1] * a.duration_ns
-            + instants * a.workspace_bytes
+            + instants * (a.workspace_bytes + beside)
             + sum([readings.paid.get((k, d), 0) for d in alone])
-            for a, alone in _choices(given, instance, k)
+            for a, alone, beside in _choices(given, instance, k)
         )
         following = k + 1
     total += left[-1] * (least[-1] - least[following])
@@ -325,9 +325,9 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     return -(-total // one)
 
 
-def _choices(given: Instance, least: Instance, k: int) -> Sequence[tuple[Algorithm, tuple[int, ...]]]:
-    """Return the algorithms of checkpoint k, each with what it alone reads, of an instance and its least."""
-    return choices_of(given, k) if given.tasks[k].reads_vary else [(a, ()) for a in fitting(least, k)]
+def _choices(given: Instance, least: Instance, k: int) -> Sequence[Choice]:
+    """Return the algorithms of checkpoint k, each with what it alone has, of an instance and its least."""
+    return choices_of(given, k) if given.tasks[k].reads_vary else [Choice(a) for a in fitting(least, k)]
 
 
 def _paid_for_time(prices: Prices) -> list[Sequence[int]]:

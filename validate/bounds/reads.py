@@ -1,4 +1,4 @@
-"""The least that tasks read: what a bound may count on where what a task reads depends on its algorithm.
+"""The least that tasks read and make: what a bound may count on where that depends on their algorithms.
 
 This module imports only the instance, and nothing that solves.
 """
@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,6 +26,9 @@ def with_least_reads(instance: Instance) -> Instance:
     of the instance is one of this, too: a run needs no more there than it finds here, and times, sizes and
     places are the same. So a bound on this instance is one on the given instance. Where what tasks read does
     not depend on algorithms, this is the given instance itself.
+
+    A block that some algorithms of its task leave out is touched by no task of this instance. While a run
+    reads or makes it, its bytes count as workspace of that run; else they take no memory, nor its copies time.
     """
     if not instance.reads_vary:
         return instance
@@ -32,8 +36,16 @@ def with_least_reads(instance: Instance) -> Instance:
         msgspec.structs.replace(
             task,
             inputs=task.must_hold,
+            outputs=task.must_make,
             algorithms=tuple(
-                msgspec.structs.replace(a, inputs=msgspec.UNSET, takes_over=()) for a in _fitting(instance, k)
+                msgspec.structs.replace(
+                    a,
+                    workspace_bytes=a.workspace_bytes + beside,
+                    inputs=msgspec.UNSET,
+                    outputs=msgspec.UNSET,
+                    takes_over=(),
+                )
+                for a, _, beside in choices_of(instance, k)
             ),
         )
         if task.reads_vary
@@ -43,26 +55,45 @@ def with_least_reads(instance: Instance) -> Instance:
     return msgspec.structs.replace(instance, tasks=tasks)
 
 
-def _fitting(instance: Instance, k: int) -> tuple[Algorithm, ...]:
-    return tuple(algorithm for algorithm, _ in choices_of(instance, k))
+class Choice(NamedTuple):
+    """An algorithm of a task, and what it has in memory that other algorithms of the task need not have.
 
-
-def choices_of(instance: Instance, k: int) -> list[tuple[Algorithm, tuple[int, ...]]]:
-    """Return the algorithms of task k that fit, or all if none does, each with what it alone holds.
-
-    An algorithm fits beside all blocks that it holds or writes. What it alone holds are the blocks that some
-    other algorithm of the task does not.
+    Attributes
+    ----------
+    algorithm
+        The algorithm as it is given.
+    alone
+        Blocks that it holds and some other algorithm does not, without those that may be left out when they
+        are made.
+    beside
+        Bytes of the blocks that may be left out, as far as it holds or makes them.
     """
-    task, blocks = instance.tasks[k], instance.blocks
+
+    algorithm: Algorithm
+    alone: tuple[int, ...] = ()
+    beside: int = 0
+
+
+def choices_of(instance: Instance, k: int) -> list[Choice]:
+    """Return the algorithms of task k that fit, or all if none does, each with what it alone has in memory.
+
+    An algorithm fits beside all blocks that it holds or writes.
+    """
+    task, blocks, optional = instance.tasks[k], instance.blocks, instance.optional
     every = [
-        (one, tuple(d for d in task.holds(a) if d not in task.must_hold))
+        Choice(
+            one,
+            tuple(d for d in task.holds(a) if d not in task.must_hold and d not in optional),
+            sum(blocks[d].bytes for d in (*task.holds(a), *task.makes(a)) if d in optional),
+        )
         for a, one in enumerate(task.algorithms)
     ]
-    room = instance.pool_bytes - sum(blocks[d].bytes for d in (*task.must_hold, *task.outputs, *task.updates))
+    must = (*task.must_hold, *task.must_make, *task.updates)
+    room = instance.pool_bytes - sum(blocks[d].bytes for d in must)
     fits = [
-        (one, alone)
-        for one, alone in every
-        if one.workspace_bytes + sum(blocks[d].bytes for d in alone) <= room
+        one
+        for one in every
+        if one.algorithm.workspace_bytes + one.beside + sum(blocks[d].bytes for d in one.alone) <= room
     ]
     return fits or every
 
@@ -107,7 +138,7 @@ def readings_of(
             others[k, t, d] = price
             continue
         task = instance.tasks[k]
-        if d not in task.may_read or d in task.must_hold:
+        if d not in task.may_read or d in task.must_hold or d in instance.optional:
             raise ValueError(f"task {k} does not read block {d} with some of its algorithms only")
         if price < 0:
             raise ValueError(f"task {k}, instant {t}: a price of block {d} is negative")
