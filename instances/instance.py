@@ -568,8 +568,8 @@ def _require_tasks(instance: Instance) -> None:
             exists[d] = True
     if instance.reads_vary and instance.has_host_work:
         raise FormatError(
-            "tasks: algorithms of some read or make different blocks, and some may run on the host; leave out "
-            "'inputs', 'outputs' and 'takes_over' of algorithms, or 'on'"
+            "tasks: algorithms of some read or make different blocks, and some may run on the host; leave "
+            "out 'inputs', 'outputs' and 'takes_over' of algorithms, or 'on'"
         )
     if instance.reads_vary:
         _require_optional(instance)
@@ -614,7 +614,7 @@ def _require_own_outputs(task: Task, where: str) -> None:
 
 
 def _require_optional(instance: Instance) -> None:
-    """Nothing but algorithms that have a substitute reads what algorithms may leave out; it is a whole block."""
+    """What algorithms leave out is a whole block, and nothing needs it that has no other algorithm."""
     for d in sorted(instance.optional):
         block, (k, *others) = instance.blocks[d], instance.writers[d]
         where = f"tasks[{k}] ('{instance.tasks[k].name}'): an algorithm leaves out '{block.name}'"

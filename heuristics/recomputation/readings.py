@@ -5,8 +5,8 @@ the algorithms alone that read so, the instance is an ordinary one, on which `Re
 again and what is copied; its schedules are schedules of the given instance. The search here goes from reading
 to reading. A change of what some tasks read takes over the best plan and its transfers, is searched for a
 moment, and stays if it is better. All runs of a task read the same blocks. A reading also says which outputs
-take over the places of inputs (`takeovers`), and so which of the outputs that may be left out some task reads:
-all runs of their tasks make these, and leave out the others.
+take over the places of inputs (`takeovers`). Of the outputs that may be left out, all runs of their tasks
+make those that some task reads in it, and leave out the others.
 
 Importing this module imports Numba.
 """
@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -65,6 +66,7 @@ class Readings:
         self._ways = {k: _ways(task, sizes) for k, task in enumerate(instance.tasks) if task.reads_vary}
         self.tasks = tuple(self._ways)
         self.counts = tuple(len(ways) for ways in self._ways.values())
+        self._taken = lru_cache(maxsize=4)(self._chosen)  # of the best reading and of another, mostly
 
     def instance(self, reading: Reading, of: Instance | None = None) -> Instance:
         """Return the instance, or the same one in pages, with the algorithms alone that read so."""
@@ -142,7 +144,7 @@ class Readings:
         taken = self._taken(reading)
         return taken[k].algorithms if k in taken else range(len(self._instance.tasks[k].algorithms))
 
-    def _taken(self, reading: Reading) -> dict[int, _Way]:
+    def _chosen(self, reading: Reading) -> dict[int, _Way]:
         """Return the way of each task, with those of its algorithms that make what later tasks read."""
         taken = {k: ways[w] for (k, ways), w in zip(self._ways.items(), reading, strict=True)}
         read: set[int] = set()
@@ -164,8 +166,8 @@ class _Way:
 def _ways(task: Task, sizes: Sequence[int]) -> list[_Way]:
     """Return the algorithms of a task by what they read, first those that read its inputs; then takeovers.
 
-    The last ones make some outputs even if nothing reads them, as their algorithms have no substitute. `sizes`
-    has the bytes of each block.
+    The last ones make some outputs even if nothing reads them, as their algorithms have no substitute.
+    `sizes` has the bytes of each block.
     """
     found: dict[frozenset[int], list[int]] = {frozenset(task.inputs): []}
     over: dict[tuple[frozenset[int], Pairs], list[int]] = {}

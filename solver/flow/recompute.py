@@ -95,7 +95,8 @@ class RecomputeModel(PricedModel):
     survival_rows
         Rows (54) and (55), as prices of survival are named.
     read_rows
-        Rows (57) and (58), by checkpoint, instant of it, and block that it reads with some algorithms only.
+        Rows (57) and (58), by checkpoint, instant of it, and block that it reads with some algorithms only;
+        rows (59), by checkpoint, its last instant, and block that it makes with some only.
     """
 
     again: dict[Run, int]
@@ -140,7 +141,6 @@ def proven_with_reruns(
         for (t, d, x), row in model.survival_rows.items()
     }
     reruns = _rerun_prices(instance, model, result.duals)
-    reruns = {(k, j, d): price for (k, j, d), price in reruns.items() if d not in instance.optional}
     return proven_by(instance, result, model, name, name, reruns, survival)
 
 
@@ -149,7 +149,7 @@ def _rerun_prices(
 ) -> dict[RerunKey, float]:
     """Return what second runs gain per byte written, and pay per byte read, in nanoseconds.
 
-    Checkpoints pay likewise for what they read with some algorithms only.
+    Checkpoints pay likewise for what they read with some algorithms only, and gain for what they make so.
     """
     linear = model.linear
     runs = dict(zip(model.again.values(), model.again, strict=True))
@@ -438,9 +438,10 @@ class _Model:
         fresh = version.writer >= 0 or block.initially in ("device", "carried")
         begins, ends = absent if version.writer < 0 else None, absent if last_version else None
         if d in self.makers:
+            made_rows = self.read_rows[maker, self._instants(maker)[1], d] = []
             for j, column in [*zip(instants, valid.tolist()[:1], strict=False), *out.items()]:
                 made = [self.again[maker, i] for i in range(first, j + 1) if (maker, i) in self.again]
-                self._is_made(column, [*self.makers[d], *made])
+                made_rows.append(self._is_made(column, [*self.makers[d], *made]))
         for i in instants:
             if i > first or not fresh or begins is not None:
                 self._becomes_valid(valid[i - first], arrives(i), begins if i == 0 else None)
@@ -565,12 +566,13 @@ class _Model:
         self.builder.entries(row, algorithms, -1.0)
         return int(row[0])
 
-    def _is_made(self, share: int, made: Sequence[int]) -> None:
-        """(59): What is valid at first, or out, has been made by an algorithm that does, or by a second run."""
+    def _is_made(self, share: int, made: Sequence[int]) -> int:
+        """(59): What is valid at first, or out, is made by an algorithm that makes it, or by a second run."""
         row = self.builder.rows(1, lower=0.0, family="made")
         if made:
             self.builder.entries(row, made, 1.0)
         self.builder.entries(row, share, -1.0)
+        return int(row[0])
 
     def _absent_is_out_or_made(self, present: int, others: Sequence[int]) -> None:
         """(36): Absent bytes are out, or are made again before they are used next."""

@@ -220,8 +220,8 @@ def with_own_inputs(rng: Random, instance: Instance) -> Instance:
 def with_own_outputs(rng: Random, instance: Instance) -> Instance:
     """Return the instance with tasks of which some algorithms leave out an output.
 
-    It is a block that there was, or a new and mostly small one, as a mask. Later tasks read it with an algorithm
-    of their own, or not at all; those that have read it with all of their algorithms get another one.
+    It is a block that there was, or a new and mostly small one, as a mask. Later tasks read it with an
+    algorithm of their own, or not at all; those that have read it with all of theirs get another one.
     """
     blocks, tasks = list(instance.blocks), list(instance.tasks)
     for k in range(len(tasks)):
@@ -251,7 +251,10 @@ def with_own_outputs(rng: Random, instance: Instance) -> Instance:
             if d not in task.may_read and chance(rng, 60):
                 others = tuple(x for x in task.inputs if chance(rng, 40) and x not in leaves_out)
                 tasks[i] = _with_like(rng, task, inputs=(*others, d))
-    return msgspec.structs.replace(instance, blocks=tuple(blocks), tasks=tuple(tasks))
+    made = msgspec.structs.replace(instance, blocks=tuple(blocks), tasks=tuple(tasks))
+    if instance.budget_bytes < least_budget(instance):
+        return made
+    return msgspec.structs.replace(made, budget_bytes=max(least_budget(made), instance.budget_bytes))
 
 
 def _with_like(rng: Random, task: Task, **own: tuple[int, ...]) -> Task:

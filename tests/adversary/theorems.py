@@ -402,13 +402,13 @@ def _drawn_prices(case: Case, checkpoints: Sequence[int]) -> Prices:
     for k, intervals in rerun_intervals(least, checkpoints).items():
         task = least.tasks[k]
         for j in intervals:
-            for d in (*task.inputs, *task.outputs):
+            for d in (*task.inputs, *case.instance.tasks[k].outputs):
                 if chance(rng, 40):
                     reruns[k, j, d] = rng.randint(1, max(top, 1))
     for i, k in enumerate(checkpoints):
         task = case.instance.tasks[k]
-        held = {*task.must_hold, *case.instance.optional}
-        for d in () if case.instance.has_host_work else set(task.may_read) - held:
+        own = set(task.may_read).difference(task.must_hold) | set(task.outputs).difference(task.must_make)
+        for d in () if case.instance.has_host_work else sorted(own):
             for t in (2 * i, 2 * i + 1):
                 if chance(rng, 60):
                     reruns[k, t, d] = rng.randint(1, max(top, 1))

@@ -102,7 +102,10 @@ def test_what_does_not_choose_refuses_in_a_sentence() -> None:
     assert why_reads_vary(either(), "this", [0, 1, 2]) is None
     reason = why_reads_vary(either(), "this")
     assert reason is not None
-    assert "'either' reads, makes or overwrites depends on its algorithm, which is not modelled by this" in reason
+    assert (
+        "'either' reads, makes or overwrites depends on its algorithm, which is not modelled by this"
+        in reason
+    )
     with pytest.raises(PebblerError, match="is not modelled by this"):
         require_fixed_reads(either(), "this")
 

@@ -28,7 +28,7 @@ def with_least_reads(instance: Instance) -> Instance:
     not depend on algorithms, this is the given instance itself.
 
     A block that some algorithms of its task leave out is touched by no task of this instance. While a run
-    reads or makes it, its bytes count as workspace of that run; else they take no memory, nor its copies time.
+    reads or makes it, its bytes count as workspace of that run. Else it takes no memory, and has no copies.
     """
     if not instance.reads_vary:
         return instance
@@ -40,12 +40,13 @@ def with_least_reads(instance: Instance) -> Instance:
             algorithms=tuple(
                 msgspec.structs.replace(
                     a,
-                    workspace_bytes=a.workspace_bytes + beside,
+                    workspace_bytes=a.workspace_bytes
+                    + sum(instance.blocks[d].bytes for d in (*alone, *made) if d in instance.optional),
                     inputs=msgspec.UNSET,
                     outputs=msgspec.UNSET,
                     takes_over=(),
                 )
-                for a, _, beside in choices_of(instance, k)
+                for a, alone, made in choices_of(instance, k)
             ),
         )
         if task.reads_vary
@@ -63,15 +64,14 @@ class Choice(NamedTuple):
     algorithm
         The algorithm as it is given.
     alone
-        Blocks that it holds and some other algorithm does not, without those that may be left out when they
-        are made.
-    beside
-        Bytes of the blocks that may be left out, as far as it holds or makes them.
+        Blocks that it holds and some other algorithm does not.
+    made
+        Outputs that it makes and some other algorithm leaves out.
     """
 
     algorithm: Algorithm
     alone: tuple[int, ...] = ()
-    beside: int = 0
+    made: tuple[int, ...] = ()
 
 
 def choices_of(instance: Instance, k: int) -> list[Choice]:
@@ -79,12 +79,12 @@ def choices_of(instance: Instance, k: int) -> list[Choice]:
 
     An algorithm fits beside all blocks that it holds or writes.
     """
-    task, blocks, optional = instance.tasks[k], instance.blocks, instance.optional
+    task, blocks = instance.tasks[k], instance.blocks
     every = [
         Choice(
             one,
-            tuple(d for d in task.holds(a) if d not in task.must_hold and d not in optional),
-            sum(blocks[d].bytes for d in (*task.holds(a), *task.makes(a)) if d in optional),
+            tuple(d for d in task.holds(a) if d not in task.must_hold),
+            tuple(d for d in task.makes(a) if d not in task.must_make),
         )
         for a, one in enumerate(task.algorithms)
     ]
@@ -93,17 +93,18 @@ def choices_of(instance: Instance, k: int) -> list[Choice]:
     fits = [
         one
         for one in every
-        if one.algorithm.workspace_bytes + one.beside + sum(blocks[d].bytes for d in one.alone) <= room
+        if one.algorithm.workspace_bytes + sum(blocks[d].bytes for d in (*one.alone, *one.made)) <= room
     ]
     return fits or every
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Payments for what checkpoints read with some of their algorithms only, times the denominator.
+    """Payments for what checkpoints read or make with some algorithms only, times the denominator.
 
-    At both instants of such a checkpoint, the run pays for such a block, and the version that it reads is
-    paid if it is on the device then.
+    At both instants of such a checkpoint, the run pays for a block that it reads so, and the version that it
+    reads is paid if it is on the device then. For a block that it makes so, the run is paid, and the version
+    pays if it is there at once, and not made by a second run, or never.
 
     Attributes
     ----------
@@ -111,8 +112,11 @@ class Readings:
         What a run pays at both instants together, by task and block.
     held
         What a version is paid by instant, by block and writer of the version (-1: from the start).
+    made
+        What a version pays to be made by the checkpoint, by block.
     """
 
+    made: Mapping[int, int]
     paid: Mapping[tuple[int, int], int]
     held: Mapping[tuple[int, int], Mapping[int, int]]
 
@@ -120,15 +124,16 @@ class Readings:
 def readings_of(
     instance: Instance, checkpoints: Sequence[int], prices: Mapping[tuple[int, int, int], int]
 ) -> tuple[Readings, dict[tuple[int, int, int], int]]:
-    """Return the payments for reading among prices by task, instant or interval, and block; and the others.
+    """Return the payments for choices among prices by task, instant or interval, and block; and the others.
 
     Second runs of a checkpoint come in intervals after its instants, so that no price has two meanings.
 
     Raises
     ------
     ValueError
-        When such a price is negative, or is for a block that the task always reads, or never.
+        When such a price is negative, or is for a block that the task always reads or makes, or never.
     """
+    made: dict[int, int] = defaultdict(int)
     paid: dict[tuple[int, int], int] = defaultdict(int)
     held: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
     others = {}
@@ -138,13 +143,17 @@ def readings_of(
             others[k, t, d] = price
             continue
         task = instance.tasks[k]
-        if d not in task.may_read or d in task.must_hold or d in instance.optional:
+        is_made = d in task.outputs and d not in task.must_make
+        if not is_made and (d not in task.may_read or d in task.must_hold):
             raise ValueError(f"task {k} does not read block {d} with some of its algorithms only")
         if price < 0:
             raise ValueError(f"task {k}, instant {t}: a price of block {d} is negative")
         amount, writers = price * instance.blocks[d].bytes, instance.writers[d]
+        if is_made:
+            made[d] += amount
+            continue
         before = bisect_left(writers, k)
         paid[k, d] += amount
         own = held[d, writers[before - 1] if before else -1]
         own[t] = own.get(t, 0) + amount
-    return Readings(paid, held), others
+    return Readings(made, paid, held), others

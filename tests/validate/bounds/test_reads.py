@@ -40,7 +40,7 @@ def test_the_least_is_what_every_algorithm_reads_of_those_that_fit() -> None:
     last = with_least_reads(chosen).tasks[3]
     assert (last.inputs, [a.name for a in last.algorithms]) == ((1,), ["y", "xy"])
     assert not last.reads_vary
-    assert [(a.name, *rest) for a, *rest in choices_of(chosen, 3)] == [("y", (), 0), ("xy", (0,), 0)]
+    assert [(a.name, *rest) for a, *rest in choices_of(chosen, 3)] == [("y", (), ()), ("xy", (0,), ())]
     none_fits = with_last(either(budget_bytes=0), algorithm("y"), algorithm("x", inputs=(0,)))
     assert len(choices_of(none_fits, 3)) == 2
 
