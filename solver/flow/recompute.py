@@ -568,7 +568,7 @@ class _Model:
 
     def _is_made(self, share: int, made: Sequence[int]) -> int:
         """(59): What is valid at first, or out, is made by an algorithm that makes it, or by a second run."""
-        row = self.builder.rows(1, lower=0.0, family="made")
+        row = self.builder.rows(1, lower=0.0, family="makers")
         if made:
             self.builder.entries(row, made, 1.0)
         self.builder.entries(row, share, -1.0)

@@ -1034,7 +1034,7 @@ def _version_with_second_runs(
         if makers is not None:
             runs = [(("zeta", made_by, i), 1.0) for i in range(first, j + 1)]
             made = [*((name, 1.0) for name in makers), *runs]
-            model.row("made", [*made, ((share, v, j), -1.0)], 0.0)  # (59)
+            model.row("makers", [*made, ((share, v, j), -1.0)], 0.0)  # (59)
 
     def arrives(j: int) -> list[tuple[Name, float]]:
         return [(("alpha", v, j - 1), 1.0), (("beta", v, j), 1.0), (("zeta", made_by, j), 1.0)]

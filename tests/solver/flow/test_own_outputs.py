@@ -44,8 +44,8 @@ def test_a_mask_that_no_checkpoint_makes_comes_from_nowhere() -> None:
     bound = recompute_bound(masked(), [0, 2, 3])
     assert bound is not None
     assert bound.lower_bound_ns == 4
-    assert "made" not in recompute_model(masked(), [0, 2, 3], "all").rows
-    rows = recompute_model(masked(), range(4), "all").rows["made"]
+    assert "makers" not in recompute_model(masked(), [0, 2, 3], "all").rows
+    rows = recompute_model(masked(), range(4), "all").rows["makers"]
     assert len(rows) == 6  # valid behind the ReLU, and out in five intervals
 
 

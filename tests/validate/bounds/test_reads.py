@@ -11,7 +11,7 @@ from pebbler.validate.bounds.arguments import Prices, fitting, priced_ns
 from pebbler.validate.bounds.certificate import certify, check_certificate
 from pebbler.validate.bounds.reads import choices_of, with_least_reads
 
-from ...reading import algorithm, either, with_last
+from ...reading import algorithm, either, masked, with_last
 
 EVERY = (0, 1, 2, 3)
 
@@ -102,3 +102,35 @@ def test_what_all_algorithms_read_has_no_such_price() -> None:
     both = with_last(either(), algorithm("y"), algorithm("xy", inputs=(0, 1)))
     with pytest.raises(ValueError, match="task 3 does not read block 1 with some of its algorithms only"):
         priced(both, {(3, 6, 1): 1})
+
+
+def mask_prices(reruns: dict[tuple[int, int, int], int]) -> Prices:
+    """Prices as above, of a byte more in memory while z is there, and of a copy of x back behind it."""
+    out, back = [0, 0, 1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 1, 0, 0]
+    return Prices(1, [0, 0, 0, 0, 3, 3, 0, 0], [out, back], reruns)
+
+
+def test_what_may_be_left_out_is_paid_by_who_reads_it_and_paid_for_to_who_makes_it() -> None:
+    """The mask is dear to keep while z is there, but for the prices at which x is not cheaper."""
+    read = {(3, 6, 0): 20, (3, 6, 2): 40}
+    paid = {made: priced_ns(masked(), EVERY, mask_prices({**read, **made_at(made)})) for made in (0, 1, 7, 99)}
+    assert max(paid.values()) <= 5
+    assert paid[1] > paid[0]
+    assert paid[99] < paid[1]  # then the ReLU is paid for a mask that nobody takes
+
+
+def made_at(price: int) -> dict[tuple[int, int, int], int]:
+    return {(1, 3, 2): price} if price else {}
+
+
+@pytest.mark.parametrize(
+    ("reruns", "message"),
+    [
+        ({(1, 3, 1): 1}, "task 1 does not read block 1 with some of its algorithms only"),
+        ({(1, 3, 2): -1}, "task 1, instant 3: a price of block 2 is negative"),
+        ({(1, 4, 2): 1}, "task 1 has no second run in interval 4 that touches block 2"),
+    ],
+)
+def test_other_prices_of_making_are_refused(reruns: dict[tuple[int, int, int], int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        priced_ns(masked(), EVERY, mask_prices(reruns))
