@@ -105,22 +105,22 @@ def test_what_all_algorithms_read_has_no_such_price() -> None:
 
 
 def mask_prices(reruns: dict[tuple[int, int, int], int]) -> Prices:
-    """Prices as above, of a byte more in memory while z is there, and of a copy of x back behind it."""
-    out, back = [0, 0, 1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 1, 0, 0]
-    return Prices(1, [0, 0, 0, 0, 3, 3, 0, 0], [out, back], reruns)
+    """Prices of memory while z is there, of a copy of x out before, and of one back behind it."""
+    out, back = [0, 0, 120, 0, 3, 0, 0, 0, 0], [0, 0, 0, 0, 0, 12, 16, 0, 0]
+    return Prices(120, [0, 0, 0, 0, 30, 10, 0, 0], [out, back], reruns)
 
 
-def test_what_may_be_left_out_is_paid_by_who_reads_it_and_paid_for_to_who_makes_it() -> None:
-    """The mask is dear to keep while z is there, but for the prices at which x is not cheaper."""
-    read = {(3, 6, 0): 20, (3, 6, 2): 40}
-    paid = {made: priced_ns(masked(), EVERY, mask_prices({**read, **made_at(made)})) for made in (0, 1, 7, 99)}
-    assert max(paid.values()) <= 5
-    assert paid[1] > paid[0]
-    assert paid[99] < paid[1]  # then the ReLU is paid for a mask that nobody takes
+def test_what_may_be_left_out_pays_to_be_made_and_is_paid_by_who_reads_it() -> None:
+    """To make the mask takes 1 ns more, which is its price; x is as dear."""
+    x, mask, made = (3, 6, 0), (3, 6, 2), (1, 3, 2)
 
+    def priced(reruns: dict[tuple[int, int, int], int]) -> int:
+        return priced_ns(masked(), EVERY, mask_prices(reruns))
 
-def made_at(price: int) -> dict[tuple[int, int, int], int]:
-    return {(1, 3, 2): price} if price else {}
+    assert priced({x: 40, mask: 160, made: 120}) == 5
+    assert priced({x: 40, made: 120}) <= 4  # the mask is read for nothing
+    assert priced({x: 40, mask: 160}) <= 4  # it is made for nothing
+    assert priced({x: 40, mask: 160, made: 360}) <= 4  # a mask is made that nobody takes
 
 
 @pytest.mark.parametrize(
