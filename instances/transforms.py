@@ -197,11 +197,11 @@ def with_mask(instance: Instance) -> Instance:
                 f"{instance.name}: layer '{layer.name}' is no ReLU with a task that reads one Y"
             )
         (k,) = layer.backward
-        require_fixed_reads(instance, "the mask", [k])
         (feature,) = tasks[k].inputs
+        writer = instance.writers[feature][0]
+        require_fixed_reads(instance, "the mask", [k, writer])
         mask = len(blocks)
         blocks.append(_mask(instance, instance.blocks[feature], f"M({layer.name.removeprefix('relu ')})"))
-        writer = instance.writers[feature][0]
         tasks[k] = msgspec.structs.replace(tasks[k], inputs=(mask,))
         tasks[writer] = msgspec.structs.replace(tasks[writer], outputs=(*tasks[writer].outputs, mask))
     name = f"{instance.name}-mask"

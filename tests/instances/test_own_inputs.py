@@ -155,7 +155,10 @@ def test_the_mask_stands_in_for_one_block_alone() -> None:
     (k,) = next(layer for layer in made.named_layers if layer.kind == "relu").backward
     task = made.tasks[k]
     other = msgspec.structs.replace(task.algorithms[0], name="other", inputs=(0,))
-    tasks = list(made.tasks)
-    tasks[k] = msgspec.structs.replace(task, algorithms=(*task.algorithms, other))
-    with pytest.raises(PebblerError, match="which is not modelled by the mask"):
-        with_mask(msgspec.structs.replace(made, tasks=tuple(tasks)))
+    (writer,) = made.writers[task.inputs[0]]
+    lean = msgspec.structs.replace(made.tasks[writer].algorithms[0], name="lean", inputs=())
+    for i, one in ((k, other), (writer, lean)):
+        tasks = list(made.tasks)
+        tasks[i] = msgspec.structs.replace(tasks[i], algorithms=(*tasks[i].algorithms, one))
+        with pytest.raises(PebblerError, match="which is not modelled by the mask"):
+            with_mask(msgspec.structs.replace(made, tasks=tuple(tasks)))
