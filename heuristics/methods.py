@@ -134,9 +134,9 @@ Sides = Literal["settled", "read", "chosen"]
 it knows of both, and each task has its side. ``chosen``: the method itself chooses where tasks run.
 """
 Reads = Literal["fixed", "chosen"]
-"""How a method takes tasks that read different blocks with different algorithms.
+"""How a method takes tasks that read or make different blocks with different algorithms.
 
-``fixed``: it takes no such instance. ``chosen``: the method itself chooses what each run reads.
+``fixed``: it takes no such instance. ``chosen``: the method itself chooses what each run reads and makes.
 """
 SubBatchRule = Callable[[Workload, int], int]
 """A function from a workload and a budget in bytes to the number of images of a round."""
@@ -178,7 +178,7 @@ class MethodInfo:
     sides
         How the method takes tasks that may run on the host.
     reads
-        How the method takes tasks that read different blocks with different algorithms.
+        How the method takes tasks that read or make different blocks with different algorithms.
     """
 
     name: str

@@ -34,7 +34,7 @@ def require_instance(value: object) -> None:
 
 
 def why_reads_vary(instance: Instance, what: str, tasks: Iterable[int] | None = None) -> str | None:
-    """Return why something does not take an instance in which what a task reads depends on its algorithm.
+    """Return why something does not take an instance in which tasks read or make what their algorithms say.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ def why_reads_vary(instance: Instance, what: str, tasks: Iterable[int] | None = 
     for k in range(len(instance.tasks)) if tasks is None else tasks:
         if instance.tasks[k].reads_vary:
             return (
-                f"{instance.name}: what task '{instance.tasks[k].name}' reads or overwrites depends on its "
-                f"algorithm, which is not modelled by {what}; leave out 'inputs' and "
+                f"{instance.name}: what task '{instance.tasks[k].name}' reads, makes or overwrites depends "
+                f"on its algorithm, which is not modelled by {what}; leave out 'inputs', 'outputs' and "
                 "'takes_over' there, or take flow-recompute"
             )
     return None

@@ -102,8 +102,9 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Algorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One way to compute a task: its duration in nanoseconds, its workspace in bytes, and where it runs.
 
-    `inputs` are the blocks that it reads in place of the task's inputs; unset: it reads these. `takes_over`
-    are pairs of an output and an input whose place the output may take, if that is there no longer then.
+    `inputs` are the blocks that it reads in place of the task's inputs; unset: it reads these. `outputs` are
+    those of the task's outputs that it makes; unset: it makes all. `takes_over` are pairs of an output and an
+    input whose place the output may take, if that is there no longer then.
     """
 
     name: Text
@@ -111,6 +112,7 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     workspace_bytes: Natural
     on: Literal["device", "host"] = "device"
     inputs: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
+    outputs: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
     takes_over: tuple[tuple[Natural, Natural], ...] = ()
 
     def __post_init__(self) -> None:
@@ -120,6 +122,7 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             and is_natural(self.workspace_bytes)
             and is_one_of(self.on, ("device", "host"))
             and (self.inputs is msgspec.UNSET or are_naturals(self.inputs))
+            and (self.outputs is msgspec.UNSET or are_naturals(self.outputs))
             and (self.takes_over == () or are_pairs(self.takes_over))
         ):
             require_types(self)
@@ -164,7 +167,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         For people; tasks are referred to by index.
     inputs, outputs, updates
         Disjoint sets of block indices: read by all algorithms without inputs of their own; written for the
-        first time; read and rewritten in place.
+        first time, by all algorithms without outputs of their own; read and rewritten in place.
     algorithms
         At least one.
     recomputable
@@ -203,9 +206,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         own = self.algorithms[algorithm].inputs
         return self.inputs if own is msgspec.UNSET else own
 
+    def makes(self, algorithm: int) -> tuple[int, ...]:
+        """Return the outputs that a run with an algorithm makes."""
+        own = self.algorithms[algorithm].outputs
+        return self.outputs if own is msgspec.UNSET else own
+
     def touches(self, algorithm: int) -> tuple[int, ...]:
         """Return every block that a run with an algorithm touches."""
-        return (*self.reads(algorithm), *self.outputs, *self.updates)
+        return (*self.reads(algorithm), *self.makes(algorithm), *self.updates)
 
     def holds(self, algorithm: int) -> tuple[int, ...]:
         """Return the blocks that a run with an algorithm reads and whose places no output may take over."""
@@ -214,8 +222,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def reads_vary(self) -> bool:
-        """Whether what the task reads, or whose place it may take over, depends on the algorithm."""
-        return [a for a in self.algorithms if a.inputs is not msgspec.UNSET or a.takes_over] != []
+        """Whether what the task reads or makes, or whose place it may take over, depends on the algorithm."""
+        unset = msgspec.UNSET
+        return [
+            a for a in self.algorithms if a.inputs is not unset or a.outputs is not unset or a.takes_over
+        ] != []
 
     @property
     def may_read(self) -> tuple[int, ...]:
@@ -238,6 +249,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             return self.inputs
         held = [self.holds(a) for a in range(len(self.algorithms))]
         return tuple([d for d in self.must_read if all(d in one for one in held)])
+
+    @property
+    def must_make(self) -> tuple[int, ...]:
+        """The outputs that every algorithm makes."""
+        own = [one.outputs for one in self.algorithms if one.outputs is not msgspec.UNSET]
+        return tuple([d for d in self.outputs if all(d in made for made in own)]) if own else self.outputs
 
     def _own_inputs(self) -> list[tuple[int, ...]]:
         return [one.inputs for one in self.algorithms if one.inputs is not msgspec.UNSET]
@@ -412,8 +429,13 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @cached_property
     def reads_vary(self) -> bool:
-        """Whether what some task reads depends on its algorithm."""
+        """Whether what some task reads or makes depends on its algorithm."""
         return any(task.reads_vary for task in self.tasks)
+
+    @cached_property
+    def optional(self) -> frozenset[int]:
+        """Blocks that some algorithms of their task leave out."""
+        return frozenset(d for task in self.tasks for d in task.outputs if d not in task.must_make)
 
     @cached_property
     def is_slowed(self) -> bool:
@@ -532,6 +554,7 @@ def _require_tasks(instance: Instance) -> None:
             raise FormatError(f"{where}: a block is listed twice in its inputs, outputs and updates")
         if task.reads_vary:
             _require_own_inputs(task, where)
+            _require_own_outputs(task, where)
             _require_places(instance, task, where)
         for d in (*task.may_read, *task.updates):
             if not exists[d]:
@@ -545,9 +568,11 @@ def _require_tasks(instance: Instance) -> None:
             exists[d] = True
     if instance.reads_vary and instance.has_host_work:
         raise FormatError(
-            "tasks: algorithms of some read different blocks, and some may run on the host; leave out "
-            "'inputs' of algorithms, or 'on'"
+            "tasks: algorithms of some read or make different blocks, and some may run on the host; leave "
+            "out 'inputs', 'outputs' and 'takes_over' of algorithms, or 'on'"
         )
+    if instance.reads_vary:
+        _require_optional(instance)
     for d, block in enumerate(instance.blocks):
         if block.finally_ != "anywhere" and not exists[d]:
             raise FormatError(f"blocks[{d}] ('{block.name}'): it has a place finally but is never written")
@@ -571,13 +596,48 @@ def _require_own_inputs(task: Task, where: str) -> None:
         )
 
 
+def _require_own_outputs(task: Task, where: str) -> None:
+    """Outputs of algorithms are some of the task's, each once, and some algorithm makes all of these."""
+    for a, one in enumerate(task.algorithms):
+        if one.outputs is msgspec.UNSET:
+            continue
+        at = f"{where}: 'outputs' of algorithm {a} ('{one.name}')"
+        if len(set(one.outputs)) != len(one.outputs) or not set(one.outputs) <= set(task.outputs):
+            raise FormatError(f"{at} are {list(one.outputs)}; name different outputs of the task")
+        if set(one.outputs) == set(task.outputs):
+            raise FormatError(f"{at} are those of the task; leave them out")
+    if all(one.inputs is not msgspec.UNSET or one.outputs is not msgspec.UNSET for one in task.algorithms):
+        raise FormatError(
+            f"{where}: no algorithm reads its inputs and makes all of its outputs; give it one with neither "
+            "'inputs' nor 'outputs'"
+        )
+
+
+def _require_optional(instance: Instance) -> None:
+    """What algorithms leave out is a whole block, and nothing needs it that has no other algorithm."""
+    for d in sorted(instance.optional):
+        block, (k, *others) = instance.blocks[d], instance.writers[d]
+        where = f"tasks[{k}] ('{instance.tasks[k].name}'): an algorithm leaves out '{block.name}'"
+        if block.finally_ != "anywhere" or block.tensor is not None or others:
+            raise FormatError(
+                f"{where}, which has a place finally, is a part of a tensor, or is updated later; name it in "
+                "its 'outputs'"
+            )
+        for task in instance.tasks:
+            if d in task.must_read:
+                raise FormatError(
+                    f"{where}, and every algorithm of '{task.name}' reads it; give that an algorithm that "
+                    "does not"
+                )
+
+
 def _require_places(instance: Instance, task: Task, where: str) -> None:
     """Outputs that take over places are as large as the inputs that have them, and each is named once."""
     for a, one in enumerate(task.algorithms):
         at = f"{where}: 'takes_over' of algorithm {a} ('{one.name}')"
         outputs, inputs = [d for d, _ in one.takes_over], [x for _, x in one.takes_over]
-        if len(set(outputs)) != len(outputs) or not set(outputs) <= set(task.outputs):
-            raise FormatError(f"{at} begins its pairs with {outputs}; name different outputs of the task")
+        if len(set(outputs)) != len(outputs) or not set(outputs) <= set(task.makes(a)):
+            raise FormatError(f"{at} begins its pairs with {outputs}; name different outputs that it makes")
         if len(set(inputs)) != len(inputs) or not set(inputs) <= set(task.reads(a)):
             raise FormatError(f"{at} ends its pairs with {inputs}; name different blocks that it reads")
         for d, x in one.takes_over:
@@ -621,8 +681,8 @@ def _require_one_gpu(instance: Instance) -> None:
             )
         if task.reads_vary:
             raise FormatError(
-                f"{where}: on several GPUs all algorithms read the same yet; leave out their 'inputs', or "
-                "'cluster'"
+                f"{where}: on several GPUs all algorithms read and make the same yet; leave out their "
+                "'inputs', 'outputs' and 'takes_over', or 'cluster'"
             )
     for d in instance.carried:
         raise FormatError(

@@ -58,10 +58,12 @@ def _least(task: Task, sizes: Sequence[int], unit: int) -> tuple[int, int]:
     """Return the bytes of blocks and of workspace of the algorithm that needs least of the device."""
     if task.may_run_on_host or not task.reads_vary:
         return sum(sizes[d] for d in _held(task)), ceil_to(_least_workspace(task), unit)
-    written = (*task.outputs, *task.updates)
     return min(
         [
-            (sum(sizes[d] for d in (*task.holds(a), *written)), ceil_to(algorithm.workspace_bytes, unit))
+            (
+                sum(sizes[d] for d in (*task.holds(a), *task.makes(a), *task.updates)),
+                ceil_to(algorithm.workspace_bytes, unit),
+            )
             for a, algorithm in enumerate(task.algorithms)
         ],
         key=sum,
@@ -70,7 +72,7 @@ def _least(task: Task, sizes: Sequence[int], unit: int) -> tuple[int, int]:
 
 def _held(task: Task) -> tuple[int, ...]:
     """Return the blocks that a task must find on the device, or have room for there, in any case."""
-    return () if task.may_run_on_host else (*task.must_hold, *task.outputs, *task.updates)
+    return () if task.may_run_on_host else (*task.must_hold, *task.must_make, *task.updates)
 
 
 def _least_workspace(task: Task) -> int:
@@ -165,7 +167,7 @@ def _sure_uses(instance: Instance) -> Sequence[Sequence[int]]:
     """Return, per block, the tasks that touch it with every algorithm, in order."""
     if not instance.reads_vary:
         return instance.uses
-    sure = [{*task.must_read, *task.outputs, *task.updates} for task in instance.tasks]
+    sure = [{*task.must_read, *task.must_make, *task.updates} for task in instance.tasks]
     return [[k for k in uses if d in sure[k]] for d, uses in enumerate(instance.uses)]
 
 

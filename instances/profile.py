@@ -180,10 +180,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         seen = set()
         for index, task in enumerate(self.tasks):
             where = f"tasks[{index}] ('{task.name}', sub-batch {task.sub_batch})"
-            if any(one.inputs is not msgspec.UNSET or one.takes_over for one in task.algorithms):
+            own = [(one.inputs, one.outputs, one.takes_over) for one in task.algorithms]
+            if any(keys != (msgspec.UNSET, msgspec.UNSET, ()) for keys in own):
                 raise FormatError(
-                    f"{where}: what a task reads is its network's, and not measured; leave out 'inputs' and "
-                    "'takes_over'"
+                    f"{where}: what a task reads and makes is its network's, and not measured; leave out "
+                    "'inputs', 'outputs' and 'takes_over'"
                 )
             if not task.algorithms:
                 raise FormatError(f"{where}: it has no algorithm; give it at least one")

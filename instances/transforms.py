@@ -197,11 +197,11 @@ def with_mask(instance: Instance) -> Instance:
                 f"{instance.name}: layer '{layer.name}' is no ReLU with a task that reads one Y"
             )
         (k,) = layer.backward
-        require_fixed_reads(instance, "the mask", [k])
         (feature,) = tasks[k].inputs
+        writer = instance.writers[feature][0]
+        require_fixed_reads(instance, "the mask", [k, writer])
         mask = len(blocks)
         blocks.append(_mask(instance, instance.blocks[feature], f"M({layer.name.removeprefix('relu ')})"))
-        writer = instance.writers[feature][0]
         tasks[k] = msgspec.structs.replace(tasks[k], inputs=(mask,))
         tasks[writer] = msgspec.structs.replace(tasks[writer], outputs=(*tasks[writer].outputs, mask))
     name = f"{instance.name}-mask"
@@ -294,6 +294,10 @@ def split_parts(instance: Instance, size: int | Mapping[int, int]) -> Instance:
     _require_whole(instance)
     if any(one.takes_over for task in instance.tasks for one in task.algorithms):
         raise PebblerError(f"{instance.name}: tensors in parts take over no place; leave out 'takes_over'")
+    if instance.optional:
+        raise PebblerError(
+            f"{instance.name}: algorithms make all parts of tensors; leave out 'outputs' of algorithms"
+        )
     most = size if isinstance(size, Mapping) else dict.fromkeys(range(len(instance.blocks)), size)
     if any(type(one) is not int for one in most.values()):
         raise PebblerError(f"size is {quoted(size)}; give the whole bytes of a part, or those of each block")

@@ -248,7 +248,7 @@ class _Proof:
         operation = self.operations[p]
         writes = _must_acquire(operation)
         if operation.task is not None and not is_on_host(self.instance, operation):
-            writes = self.instance.tasks[operation.task].outputs
+            writes = self._made(operation)
         if residence.block not in writes:
             self.fail(f"'{block.name}' is acquired by {self.name(p)}, which does not bring it there")
 
@@ -426,16 +426,16 @@ class _Proof:
         current: dict[int, Residence],
         required: dict[int, int],
     ) -> None:
-        """Check a run on the device, which reads what its algorithm reads, and nothing else."""
+        """Check a run on the device, which reads and makes what its algorithm does, and nothing else."""
         assert run.task is not None
         assert run.algorithm is not None
         task = self.instance.tasks[run.task]
         own = task.algorithms[run.algorithm].inputs
-        reads = (*(task.inputs if own is UNSET else own), *task.updates)
+        reads, made = (*(task.inputs if own is UNSET else own), *task.updates), self._made(run)
         for residence in self.acquired.get(p, []):
             if residence.block is not None:
                 current[residence.block] = residence
-        for d in (*reads, *task.outputs):
+        for d in (*reads, *made):
             self._is_there(p, d, current)
         for d in reads:
             if state[d].device != required[d]:
@@ -443,13 +443,21 @@ class _Proof:
                     f"{self.name(p)} needs version {required[d]} of '{self.block(d).name}', "
                     f"and version {state[d].device} is there"
                 )
-        for d in (*task.updates, *task.outputs):
+        for d in (*task.updates, *made):
             content = state[d]
             if not self.order.ends_before(content.offloaded_by, p):
                 self.fail(f"{self.name(p)} writes '{self.block(d).name}' while an offload may be copying it")
             content.device = self._next(p, d, content, required)
             content.written_by = p
-        self._one_base(p, (*reads, *task.outputs), current)
+        self._one_base(p, (*reads, *made), current)
+
+    def _made(self, run: Operation) -> tuple[int, ...]:
+        """Return the outputs that a run's algorithm makes."""
+        assert run.task is not None
+        assert run.algorithm is not None
+        task = self.instance.tasks[run.task]
+        own = task.algorithms[run.algorithm].outputs
+        return task.outputs if own is UNSET else own
 
     def _host_run(self, p: int, k: int, state: list[_Content], required: dict[int, int]) -> None:
         """Check a run on the host, which reads and writes copies there, and touches nothing on the device."""

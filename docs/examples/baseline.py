@@ -77,7 +77,7 @@ def plan(instance, noise=lambda: 1.0):
         ways = sorted(
             (way["duration_ns"], way["workspace_bytes"], a)
             for a, way in enumerate(task["algorithms"])
-            if "inputs" not in way  # some algorithm reads what the task's inputs say
+            if not {"inputs", "outputs"} & way.keys()  # some algorithm reads and makes what the task says
         )
         way = next((way for way in ways if hole(way[1]) is not None), min(ways, key=lambda way: way[1]))
         return way, waits + (take(way[1], None, mine) if way[1] else [])

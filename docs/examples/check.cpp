@@ -211,6 +211,9 @@ std::vector<std::string> check(const Value& instance, const Value& schedule) {
         top = std::max(top, stay.end);
     }
     std::stable_sort(stays.begin(), stays.end(), [](const Stay& a, const Stay& b) { return a.p < b.p; });
+    auto made = [&](Number p) {  // what a run writes first: all outputs of its task, or its algorithm's
+        return (ways[p]->has("outputs") ? *ways[p] : tasks[operations[p]["task"].number]).list("outputs");
+    };
     for (size_t n = 0; n < stays.size(); n++) {
         const Stay& stay = stays[n];
         const Number p = stay.p, d = stay.block;
@@ -222,7 +225,7 @@ std::vector<std::string> check(const Value& instance, const Value& schedule) {
             need(right && stay.bytes == (*ways[p])["workspace_bytes"].number, p, "a workspace is not that of its run");
         } else {
             bool right = p < 0 ? blocks.at(d).word("initially", "absent") == "device"
-                         : ways[p] ? holds(tasks[operations[p]["task"].number].list("outputs"), d)
+                         : ways[p] ? holds(made(p), d)
                                    : kind_of(p) != "offload" && operations[p]["block"].number == d;
             need(right && stay.bytes == blocks.at(d)["bytes"].number, p,
                  "it does not bring all of block " + std::to_string(d));
@@ -273,7 +276,7 @@ std::vector<std::string> check(const Value& instance, const Value& schedule) {
         if (runs) {
             const Value& task = tasks[op["task"].number];
             inputs = (ways[p]->has("inputs") ? *ways[p] : task).list("inputs");
-            writes = task.list("outputs");
+            writes = made(p);
             for (Number d : task.list("updates")) inputs.push_back(d), writes.push_back(d);
             uses = inputs;
             uses.insert(uses.end(), writes.begin(), writes.end());

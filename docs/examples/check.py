@@ -58,6 +58,9 @@ def check(instance, schedule):
     def gone(stay, p):  # whether a residence has been released whenever p starts
         return stay["free"] and all(p >= 0 and before(q, p) for q in stay["free"])
 
+    def made(p):  # what a run writes for the first time: all outputs of its task, or those of its algorithm
+        return ways[p].get("outputs", tasks[operations[p]["task"]]["outputs"])
+
     # Residences: who acquires them, their sizes and places, and that no two share bytes or a block.
     pool, unit = instance["budget_bytes"] - instance["resident_bytes"], instance.get("alignment_bytes", 512)
     stays = []
@@ -87,9 +90,7 @@ def check(instance, schedule):
             )
         else:
             kind = operations[p]["kind"] if p >= 0 else "start"
-            brought = (
-                tasks[operations[p]["task"]]["outputs"] if kind == "run" else [operations[p].get("block")]
-            )
+            brought = made(p) if kind == "run" else [operations[p].get("block")]
             right = blocks[d].get("initially") == "device" if p < 0 else kind != "offload" and d in brought
             need(right and stay["bytes"] == blocks[d]["bytes"], p, f"it does not bring all of block {d}")
         for old in stays[:n]:
@@ -127,7 +128,7 @@ def check(instance, schedule):
             p,
             "it has too many workspaces or too few",
         )
-        updates, outputs = task.get("updates", []), task["outputs"]
+        updates, outputs = task.get("updates", []), made(p) if p in ways else []
         reads = [*ways.get(p, {}).get("inputs", task["inputs"]), *updates]
         if p in ways:
             current.update(arrived)

@@ -359,7 +359,8 @@ class ProgramBuilder:
                 names = self.instance.blocks[d].name, self.instance.blocks[x].name
                 raise PebblerError(f"'{names[0]}' may not take over the place of '{names[1]}' in {what.name}")
             waits |= {i for stream, i in self._open[x].users.items() if stream != "compute"}
-        outputs = [d for d in what.outputs if d not in self._open and d not in over]
+        made = what.makes(algorithm)
+        outputs = [d for d in made if d not in self._open and d not in over]
         workspace = what.algorithms[algorithm].workspace_bytes
         places, scratch = self._place_all(outputs, workspace, what.name, at or {}, workspace_at)
         waits |= self._place_waits(places, scratch)
@@ -372,9 +373,9 @@ class ProgramBuilder:
         for d in what.touches(algorithm):
             if d in self._open:
                 self._open[d].users["compute"] = i
-        for d in (*what.outputs, *what.updates):
+        for d in (*made, *what.updates):
             self._written_by[d] = i
-        for d in (*what.updates, *(() if self._has_run[task] else what.outputs)):
+        for d in (*what.updates, *(() if self._has_run[task] else made)):
             self.drop_copy(d)
         if workspace:
             stay = Stay(None, i, scratch, workspace, i, None, self._count(), self._count())
@@ -704,7 +705,7 @@ class ProgramBuilder:
         waits = set(after)
         for d in what.reads(algorithm):
             waits |= self._arrival(d, what.name)
-        for d in (*what.updates, *(d for d in what.outputs if d in self._open)):
+        for d in (*what.updates, *(d for d in what.makes(algorithm) if d in self._open)):
             waits |= self._arrival(d, what.name)
             waits |= {i for stream, i in self._open[d].users.items() if stream != "compute"}
         return waits

@@ -5,7 +5,8 @@ the algorithms alone that read so, the instance is an ordinary one, on which `Re
 again and what is copied; its schedules are schedules of the given instance. The search here goes from reading
 to reading. A change of what some tasks read takes over the best plan and its transfers, is searched for a
 moment, and stays if it is better. All runs of a task read the same blocks. A reading also says which outputs
-take over the places of inputs (`takeovers`).
+take over the places of inputs (`takeovers`). Of the outputs that may be left out, all runs of their tasks
+make those that some task reads in it, and leave out the others.
 
 Importing this module imports Numba.
 """
@@ -16,6 +17,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -60,9 +62,11 @@ class Readings:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._ways = {k: _ways(task) for k, task in enumerate(instance.tasks) if task.reads_vary}
+        sizes = [block.bytes for block in instance.blocks]
+        self._ways = {k: _ways(task, sizes) for k, task in enumerate(instance.tasks) if task.reads_vary}
         self.tasks = tuple(self._ways)
         self.counts = tuple(len(ways) for ways in self._ways.values())
+        self._taken = lru_cache(maxsize=4)(self._chosen)  # of the best reading and of another, mostly
 
     def instance(self, reading: Reading, of: Instance | None = None) -> Instance:
         """Return the instance, or the same one in pages, with the algorithms alone that read so."""
@@ -75,8 +79,11 @@ class Readings:
             tasks[k] = msgspec.structs.replace(
                 task,
                 inputs=task.reads(way.algorithms[0]),
+                outputs=task.makes(way.algorithms[0]),
                 algorithms=tuple(
-                    msgspec.structs.replace(task.algorithms[a], inputs=msgspec.UNSET, takes_over=())
+                    msgspec.structs.replace(
+                        task.algorithms[a], inputs=msgspec.UNSET, outputs=msgspec.UNSET, takes_over=()
+                    )
                     for a in way.algorithms
                 ),
             )
@@ -94,7 +101,7 @@ class Readings:
 
         def needed(task: Task, a: int) -> tuple[bool, int, int]:
             algorithm, read = task.algorithms[a], task.reads(a)
-            held = sum(blocks[d].bytes for d in read) + algorithm.workspace_bytes
+            held = sum(blocks[d].bytes for d in (*read, *task.makes(a))) + algorithm.workspace_bytes
             return not never.isdisjoint(read), held, algorithm.duration_ns
 
         def taken(task: Task, a: int) -> tuple[bool, int, int]:
@@ -111,7 +118,10 @@ class Readings:
     def of(self, chosen: Callable[[int], int]) -> Reading:
         """Return the reading of the algorithms that are chosen for the tasks, which overwrites nothing."""
         return tuple(
-            next(w for w, way in enumerate(ways) if chosen(k) in way.algorithms)
+            min(
+                (w for w, way in enumerate(ways) if chosen(k) in way.algorithms and not way.over),
+                key=lambda w: len(ways[w].algorithms),
+            )
             for k, ways in self._ways.items()
         )
 
@@ -134,8 +144,15 @@ class Readings:
         taken = self._taken(reading)
         return taken[k].algorithms if k in taken else range(len(self._instance.tasks[k].algorithms))
 
-    def _taken(self, reading: Reading) -> dict[int, _Way]:
-        return {k: ways[w] for (k, ways), w in zip(self._ways.items(), reading, strict=True)}
+    def _chosen(self, reading: Reading) -> dict[int, _Way]:
+        """Return the way of each task, with those of its algorithms that make what later tasks read."""
+        taken = {k: ways[w] for (k, ways), w in zip(self._ways.items(), reading, strict=True)}
+        read: set[int] = set()
+        for k in reversed(self.tasks if self._instance.optional else ()):
+            task = self._instance.tasks[k]
+            taken[k] = _making(task, taken[k], read.intersection(task.outputs))
+            read.update(task.reads(taken[k].algorithms[0]))
+        return taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +163,12 @@ class _Way:
     over: Pairs = ()
 
 
-def _ways(task: Task) -> list[_Way]:
-    """Return the algorithms of a task by what they read, first those that read its inputs; then takeovers."""
+def _ways(task: Task, sizes: Sequence[int]) -> list[_Way]:
+    """Return the algorithms of a task by what they read, first those that read its inputs; then takeovers.
+
+    The last ones make some outputs even if nothing reads them, as their algorithms have no substitute.
+    `sizes` has the bytes of each block.
+    """
     found: dict[frozenset[int], list[int]] = {frozenset(task.inputs): []}
     over: dict[tuple[frozenset[int], Pairs], list[int]] = {}
     for a, algorithm in enumerate(task.algorithms):
@@ -156,7 +177,38 @@ def _ways(task: Task) -> list[_Way]:
         if algorithm.takes_over:
             over.setdefault((read, algorithm.takes_over), []).append(a)
     plain = [_Way(tuple(algorithms)) for algorithms in found.values()]
-    return [*plain, *(_Way(tuple(algorithms), pairs) for (_, pairs), algorithms in over.items())]
+    taking = [_Way(tuple(algorithms), pairs) for (_, pairs), algorithms in over.items()]
+    return [*plain, *taking, *(way for one in found.values() for way in _unread(task, one, sizes))]
+
+
+def _unread(task: Task, algorithms: Sequence[int], sizes: Sequence[int]) -> list[_Way]:
+    """Return ways of algorithms that make more than others, and are not as slow, or do with less memory."""
+    sets: dict[frozenset[int], list[int]] = {}
+    costs = {}
+    for a in algorithms:
+        sets.setdefault(frozenset(task.makes(a)), []).append(a)
+        one = task.algorithms[a]
+        costs[a] = one.duration_ns, one.workspace_bytes + sum(sizes[d] for d in task.makes(a))
+    ways = []
+    for made, own in sets.items():
+        less = [costs[b] for other, those in sets.items() if other < made for b in those]
+        if less and any(not any(t <= costs[a][0] and m <= costs[a][1] for t, m in less) for a in own):
+            ways.append(_Way(tuple(own)))
+    return ways
+
+
+def _making(task: Task, way: _Way, read: set[int]) -> _Way:
+    """Return a way with those algorithms alone that make what is read, and the least beside it.
+
+    If none does, they are those that read the task's inputs and make all of its outputs.
+    """
+    made = {a: frozenset(task.makes(a)) for a in way.algorithms}
+    fine = [outputs for outputs in made.values() if read <= outputs]
+    if not fine:
+        own = [(a, one.inputs, one.outputs) for a, one in enumerate(task.algorithms)]
+        return _Way(tuple(a for a, *keys in own if keys == [msgspec.UNSET, msgspec.UNSET]))
+    least = min(fine, key=len)
+    return _Way(tuple(a for a in way.algorithms if made[a] == least), way.over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +362,7 @@ class ReadingSearch:
 
     def _another(self) -> Reading | None:
         """Return the best reading with some changes, one that has not been tried since that was found."""
-        for _ in range(_DRAWS):
+        for _ in range(_DRAWS if max(self.readings.counts) > 1 else 0):
             reading = self._changed()
             if self._tried.get(reading) != self._best.cost:
                 self._tried[reading] = self._best.cost
@@ -319,10 +371,10 @@ class ReadingSearch:
         return None
 
     def _changed(self) -> Reading:
-        count = len(self.readings.tasks)
-        some = 1 if self._random.random() < _FEW else int(self._random.integers(1, count + 1))
+        several = [i for i, count in enumerate(self.readings.counts) if count > 1]
+        some = 1 if self._random.random() < _FEW else int(self._random.integers(1, len(several) + 1))
         reading = list(self._best.reading)
-        for i in self._random.choice(count, some, replace=False).tolist():
+        for i in self._random.choice(several, some, replace=False).tolist():
             others = [s for s in range(self.readings.counts[i]) if s != reading[i]]
             reading[i] = others[int(self._random.integers(len(others)))]
         return tuple(reading)

@@ -173,7 +173,7 @@ class _Machine:
         made = {d: k for k, task in enumerate(instance.tasks) for d in task.outputs}
         sure: list[list[int]] = [[] for _ in instance.blocks]
         for k, task in enumerate(instance.tasks):
-            for d in (*task.must_read, *task.outputs, *task.updates):
+            for d in (*task.must_read, *task.must_make, *task.updates):
                 sure[d].append(k)
         self.remade = {d for d, k in made.items() if instance.tasks[k].recomputable}
         self.needs = _Needs(
@@ -409,15 +409,15 @@ class _Machine:
             ways = [a for a in range(len(task.algorithms)) if self._can_run(state, k, a)]
             if not ways:
                 continue
-            absent = [d for d in task.outputs if state.places[d] == _ABSENT]
-            if k < state.following and not absent and self.pace is None:
-                continue
             if any(state.unread >> d & 1 for d in task.updates):
                 continue
             host = state.host
             for d in (*task.updates, *(task.outputs if k == state.following else ())):
                 host &= ~(1 << d)
             for a, over in [(way, over) for way in ways for over in self._takeovers(state, k, way)]:
+                absent = [d for d in task.makes(a) if state.places[d] == _ABSENT]
+                if k < state.following and not absent and self.pace is None:
+                    continue  # it makes nothing that is not there
                 algorithm, touched = task.algorithms[a], self.needs.blocks[k][a]
                 unused = state.unused & ~sum(1 << d for d in touched)
                 places = state.places
@@ -597,7 +597,7 @@ class _Machine:
         if busy is None or busy.kind != "run":
             return False
         task = self.instance.tasks[busy.item]
-        return d in task.outputs or d in task.updates
+        return d in task.makes(busy.algorithm) or d in task.updates
 
     def _may_go(self, state: _State, d: int) -> bool:
         """Return whether a block may be evicted: it can come back, or it is not needed any more."""
@@ -667,7 +667,7 @@ class _Machine:
                 return False
         if any(now[d] > 1 for d in task.outputs):
             return False
-        rewritten = [*task.updates, *(d for d in task.outputs if state.places[d] != _ABSENT)]
+        rewritten = [*task.updates, *(d for d in task.makes(algorithm) if state.places[d] != _ABSENT)]
         return not any(self._offloading(state, d) or self._arriving(state, d) for d in rewritten)
 
     def _one_base(self, blocks: tuple[int, ...], places: tuple[int, ...]) -> bool:

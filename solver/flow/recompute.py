@@ -9,7 +9,8 @@ Each version of a block has, at each instant, a share that can be read (`valid`)
 or wholly by a run of its producer. An absent version is out, or is made again before its next use.
 
 Where what a task reads depends on its algorithm, it reads the least that it can, and at a checkpoint also
-what the algorithm reads that runs there.
+what the algorithm reads that runs there. What some algorithms of a task leave out is made by those of a
+checkpoint that make it, by tasks that are no checkpoints, and by second runs.
 
 The model leaves out that copies are not interrupted, memory between instants (and so while tasks run again),
 and how often a task runs again within an interval. Numbers are those of docs/flow.md. It is long because all
@@ -30,7 +31,7 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from ...heuristics.recomputation.reruns import Run, last_uses
-from ...instances.instance import Instance
+from ...instances.instance import Algorithm, Instance
 from ...instances.memory import footprint
 from ...validate.bounds.arguments import fitting, least_times
 from ...validate.bounds.machine import FairShares, fair_shares, slowed_intervals
@@ -94,7 +95,8 @@ class RecomputeModel(PricedModel):
     survival_rows
         Rows (54) and (55), as prices of survival are named.
     read_rows
-        Rows (57) and (58), by checkpoint, instant of it, and block that it reads with some algorithms only.
+        Rows (57) and (58), by checkpoint, instant of it, and block that it reads with some algorithms only;
+        rows (59), by checkpoint, its last instant, and block that it makes with some only.
     """
 
     again: dict[Run, int]
@@ -147,7 +149,7 @@ def _rerun_prices(
 ) -> dict[RerunKey, float]:
     """Return what second runs gain per byte written, and pay per byte read, in nanoseconds.
 
-    Checkpoints pay likewise for what they read with some algorithms only.
+    Checkpoints pay likewise for what they read with some algorithms only, and gain for what they make so.
     """
     linear = model.linear
     runs = dict(zip(model.again.values(), model.again, strict=True))
@@ -193,8 +195,9 @@ class _Version:
 class _Model:
     """The model while it is built: `memory`, `out` and `back` are rows, and all others are columns.
 
-    In `instance`, tasks read the least that they read in the `given` one. `optional` has, per version, the
-    checkpoints that read it with some algorithms only, and the columns of these.
+    In `instance`, tasks read and make the least that they do in the `given` one. `optional` has, per version,
+    the checkpoints that read it with some algorithms only, and the columns of these; `makers`, per block that
+    some algorithms of a checkpoint leave out, the columns of the others.
     `needed` has, per version that is not held, the last interval in which first runs, or the end, need it.
     """
 
@@ -205,6 +208,7 @@ class _Model:
     builder: ModelBuilder = field(default_factory=ModelBuilder, init=False)
     choices: dict[int, dict[int, int]] = field(default_factory=dict, init=False)
     optional: dict[tuple[int, int], dict[int, list[int]]] = field(default_factory=dict, init=False)
+    makers: dict[int, list[int]] = field(default_factory=dict, init=False)
     read_rows: dict[RerunKey, list[int]] = field(default_factory=dict, init=False)
     again: dict[Run, int] = field(default_factory=dict, init=False)
     absent: dict[int, int] = field(default_factory=dict, init=False)
@@ -227,11 +231,14 @@ class _Model:
         self.ns = time_unit(before[-1], copies_ns(instance.blocks) + slowest_ns(fits))
         sizes = (
             block.bytes
-            for block, uses in zip(instance.blocks, instance.uses, strict=True)
-            if uses or block.finally_ == "device"
+            for d, block in enumerate(instance.blocks)
+            if instance.uses[d] or block.finally_ == "device" or d in self.given.optional
         )
-        scratch = (a.workspace_bytes for algorithms in fits for a in algorithms)
-        self.size = size_unit(instance.pool_bytes, (*sizes, *scratch))
+        scratch = [
+            [a.workspace_bytes + self._made_beside(k, a) for a in algorithms]
+            for k, algorithms in zip(self.checkpoints, fits, strict=True)
+        ]
+        self.size = size_unit(instance.pool_bytes, (*sizes, *(some for each in scratch for some in each)))
 
         # intervals: the first runs that are skipped between checkpoints, and all second runs
         starts = [0, *(k + 1 for k in self.checkpoints)]
@@ -257,7 +264,7 @@ class _Model:
         fixed = np.array(
             [instance.pool_bytes - footprint(instance, k) for k in self.checkpoints], dtype=float
         )
-        workspaces = [[a.workspace_bytes / self.size for a in algorithms] for algorithms in fits]
+        workspaces = [[some / self.size for some in each] for each in scratch]
         self.memory = memory(builder, np.repeat(fixed, 2) / self.size, choices, workspaces)
         for choice in choices:
             one_algorithm(builder, choice)
@@ -274,7 +281,7 @@ class _Model:
             self._runs_lose_time(self.out.slowed, [time / self.ns for time in least], choices, times)
         at_ends = self._fit_at_the_ends()
         readers, owners = self._readers(), [np.full(builder.row_count, -1)]
-        for version in _versions(instance):
+        for version in _versions(self.given):
             before_it = builder.row_count
             self._add(version, readers[version.block, version.number])
             owners.append(np.full(builder.row_count - before_it, version.block))
@@ -299,12 +306,19 @@ class _Model:
             read_rows=self.read_rows,
         )
 
+    def _made_beside(self, k: int, algorithm: Algorithm) -> int:
+        """Return the bytes of what an algorithm of task k makes and others leave out."""
+        made = self.given.tasks[k].outputs if algorithm.outputs is UNSET else algorithm.outputs
+        return sum(self.given.blocks[d].bytes for d in made if d in self.given.optional)
+
     def _note_what_is_optional(self, k: int) -> None:
-        """Note the columns of the algorithms with which a checkpoint reads more than with all."""
+        """Note the columns of the algorithms with which a checkpoint reads or makes more than with all."""
         task = self.given.tasks[k]
+        for d in self.given.optional.intersection(task.outputs):
+            self.makers[d] = [column for a, column in self.choices[k].items() if d in task.makes(a)]
         for d in task.may_read if task.reads_vary else ():
             if d not in task.must_hold:
-                version = d, bisect_left(self.instance.writers[d], k)
+                version = d, bisect_left(self.given.writers[d], k)
                 if columns := [column for a, column in self.choices[k].items() if d in task.holds(a)]:
                     self.optional.setdefault(version, {})[k] = columns
 
@@ -409,7 +423,9 @@ class _Model:
             if not held:
                 self._back_is_out(columns, [out[j] for j in span])
 
-        maker = version.writer if version.number == 1 and d in instance.tasks[version.writer].outputs else -1
+        maker = version.writer
+        if version.number != 1 or d not in self.given.tasks[maker].outputs:
+            maker = -1
 
         def arrives(j: int) -> list[int]:
             """What makes it valid in an interval: what was so before, is prefetched, or is made again."""
@@ -421,6 +437,11 @@ class _Model:
         # valid at the first instant without more; of a carried block, what is not absent at the start
         fresh = version.writer >= 0 or block.initially in ("device", "carried")
         begins, ends = absent if version.writer < 0 else None, absent if last_version else None
+        if d in self.makers:
+            made_rows = self.read_rows[maker, self._instants(maker)[1], d] = []
+            for j, column in [*zip(instants, valid.tolist()[:1], strict=False), *out.items()]:
+                made = [self.again[maker, i] for i in range(first, j + 1) if (maker, i) in self.again]
+                made_rows.append(self._is_made(column, [*self.makers[d], *made]))
         for i in instants:
             if i > first or not fresh or begins is not None:
                 self._becomes_valid(valid[i - first], arrives(i), begins if i == 0 else None)
@@ -545,6 +566,14 @@ class _Model:
         self.builder.entries(row, algorithms, -1.0)
         return int(row[0])
 
+    def _is_made(self, share: int, made: Sequence[int]) -> int:
+        """(59): What is valid at first, or out, is made by an algorithm that makes it, or by a second run."""
+        row = self.builder.rows(1, lower=0.0, family="makers")
+        if made:
+            self.builder.entries(row, made, 1.0)
+        self.builder.entries(row, share, -1.0)
+        return int(row[0])
+
     def _absent_is_out_or_made(self, present: int, others: Sequence[int]) -> None:
         """(36): Absent bytes are out, or are made again before they are used next."""
         row = self.builder.rows(1, lower=1.0, family="absent")
@@ -568,7 +597,7 @@ class _Model:
                 if columns.first <= t < columns.first + len(columns.valid)
             }
             later = {k: own for k in runs if (own := [self.again[run] for run in runs[k] if run[1] > t])}
-            makers = {d: instance.writers[d][0] for d in there}
+            makers = {d: self.given.writers[d][0] for d in there}
             made = {d: k for d, k in makers.items() if k in later and d in instance.tasks[k].outputs}
             lost = dict(zip(made, builder.columns(len(made), upper=np.inf).tolist(), strict=True))
             for d, here in there.items():

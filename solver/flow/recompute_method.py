@@ -82,8 +82,9 @@ def flow_recompute(instance: Instance, limits: Limits) -> Answer:
     if instance.reads_vary:
         if instance.carried:
             raise Refusal(
-                "what a task reads depends on its algorithm, and blocks are carried: no method plans both; "
-                "leave out 'inputs' of algorithms, or begin the blocks on the device"
+                "what a task reads or makes depends on its algorithm, and blocks are carried: no method plans "
+                "both; leave out 'inputs', 'outputs' and 'takes_over' of algorithms, or begin the blocks on "
+                "the device"
             )
         return _ReadingAlone(alone, limits).answer() if is_alone else ReadingRun(instance, limits).answer()
     if is_alone:
@@ -285,7 +286,8 @@ class ReadingRun(RecomputeRun):
             k: {numbers[k].index(a): column for a, column in of.items() if a in numbers[k]}
             for k, of in model.choices.items()
         }
-        plain = replace_fields(model, choices=choices)
+        # what nobody reads is left out of the reading, and so may be the algorithm that makes it
+        plain = replace_fields(model, choices={k: of for k, of in choices.items() if of})
         decisions = decided(self.readings.instance(reading, self.modelled), plain, values)
         self.searched_readings.offer_plan(reading, *decisions)
 

@@ -251,27 +251,25 @@ class Enumeration:
 
     def _run(self, now: Moment, k: int, known_from: int | None) -> Iterator[tuple[Moment, int]]:
         """Start a task: what it reads is there in the version of its turn, and nothing copies what it
-        writes. What it reads, and does not rewrite, may depend on the algorithm."""
+        writes. What it reads, and does not rewrite, and what it makes, may depend on the algorithm."""
         task = self.instance.tasks[k]
-        device = list(now.device)
 
         def is_there(d: int) -> bool:
             return now.device[d] == self._before(d, k) and not self._is_copied(now, d, "prefetch")
 
         if not all(map(is_there, task.updates)):
             return
-        for d in (*task.outputs, *task.updates):
-            version = self._before(d, k) + 1
-            if version < self._latest(now, d):  # a later update has made this version old
-                return
-            if self._is_copied(now, d, "prefetch") or self._is_copied(now, d, "offload"):
-                return
-            device[d] = version
+        if any(self._before(d, k) + 1 < self._latest(now, d) for d in (*task.outputs, *task.updates)):
+            return  # a later update has made this version old
         ran = now.ran if now.ran[k] else (*now.ran[:k], "device", *now.ran[k + 1 :])
         for a, algorithm in enumerate(task.algorithms):
             read = task.inputs if algorithm.inputs is UNSET else algorithm.inputs
             if algorithm.on == "host" or not all(map(is_there, read)):
                 continue
+            written = (*(task.outputs if algorithm.outputs is UNSET else algorithm.outputs), *task.updates)
+            if any(self._is_copied(now, d, way) for d in written for way in ("prefetch", "offload")):
+                continue
+            device = [self._before(d, k) + 1 if d in written else has for d, has in enumerate(now.device)]
             work = Work("run", k, a, algorithm.duration_ns)
             pairs = [
                 (d, x)
@@ -484,7 +482,10 @@ class Enumeration:
 
     def _is_written(self, now: Moment, d: int) -> bool:
         work = now.streams[0]
-        return work is not None and work.kind == "run" and work.item in self.writes[d]
+        if work is None or work.kind != "run" or work.item not in self.writes[d]:
+            return False
+        own = self.instance.tasks[work.item].algorithms[work.algorithm].outputs
+        return own is UNSET or d in own or d in self.instance.tasks[work.item].updates
 
     def _is_used_on_host(self, now: Moment, d: int, *, writes: bool = False) -> bool:
         """Whether a run on the host uses the copy of a block, or writes it."""
@@ -505,8 +506,9 @@ class Enumeration:
             return True
         if work is not None and work.kind == "run":
             task = self.instance.tasks[work.item]
-            own = task.algorithms[work.algorithm].inputs
-            if d in (task.inputs if own is UNSET else own) or d in task.outputs or d in task.updates:
+            own = task.algorithms[work.algorithm]
+            made = task.outputs if own.outputs is UNSET else own.outputs
+            if d in (task.inputs if own.inputs is UNSET else own.inputs) or d in made or d in task.updates:
                 return True
         return self._is_in_copy(now, d)
 

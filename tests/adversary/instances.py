@@ -217,6 +217,56 @@ def with_own_inputs(rng: Random, instance: Instance) -> Instance:
     return msgspec.structs.replace(instance, tasks=tuple(tasks))
 
 
+def with_own_outputs(rng: Random, instance: Instance) -> Instance:
+    """Return the instance with tasks of which some algorithms leave out an output.
+
+    It is a block that there was, or a new and mostly small one, as a mask. Later tasks read it with an
+    algorithm of their own, or not at all; those that have read it with all of theirs get another one.
+    """
+    blocks, tasks = list(instance.blocks), list(instance.tasks)
+    for k in range(len(tasks)):
+        free = [
+            d
+            for d in tasks[k].outputs
+            if instance.writers[d] == (k,) and blocks[d].finally_ == "anywhere" and blocks[d].tensor is None
+        ]
+        if not blocks or not chance(rng, 60):
+            continue
+        if free and chance(rng, 60):
+            d = rng.choice(free)
+        else:
+            d, like = len(blocks), rng.choice(blocks)
+            size = rng.choice((like.bytes, 1, max(like.bytes // 2, 1)))
+            plain = {"initially": "absent", "finally_": "anywhere", "tensor": None, "begin": None}
+            blocks.append(msgspec.structs.replace(like, name=f"m{k}", bytes=size, load_bytes=None, **plain))
+            tasks[k] = msgspec.structs.replace(tasks[k], outputs=(*tasks[k].outputs, d))
+        shorter = tuple(o for o in tasks[k].outputs if o != d and (o not in free or chance(rng, 60)))
+        leaves_out = {*tasks[k].outputs} - {*shorter}
+        tasks[k] = _with_like(rng, tasks[k], outputs=shorter)
+        for i in range(k + 1, len(tasks)):
+            task = tasks[i]
+            if leaves_out & {*task.must_read}:
+                read = tuple(x for x in task.inputs if x not in leaves_out)
+                tasks[i] = task = _with_like(rng, task, inputs=read)
+            if d not in task.may_read and chance(rng, 60):
+                others = tuple(x for x in task.inputs if chance(rng, 40) and x not in leaves_out)
+                tasks[i] = _with_like(rng, task, inputs=(*others, d))
+    made = msgspec.structs.replace(instance, blocks=tuple(blocks), tasks=tuple(tasks))
+    if instance.budget_bytes < least_budget(instance):
+        return made
+    return msgspec.structs.replace(made, budget_bytes=max(least_budget(made), instance.budget_bytes))
+
+
+def _with_like(rng: Random, task: Task, **own: tuple[int, ...]) -> Task:
+    """Return the task with a further algorithm, which has some blocks of its own, and mostly another time."""
+    like = rng.choice([one for one in task.algorithms if one.inputs is one.outputs is msgspec.UNSET])
+    time = rng.choice((like.duration_ns, 0, 1, 2 * like.duration_ns, like.duration_ns // 2))
+    name = f"o{len(task.algorithms)}"
+    new = msgspec.structs.replace(like, name=name, duration_ns=time, takes_over=(), **own)
+    at = rng.randrange(len(task.algorithms) + 1)
+    return msgspec.structs.replace(task, algorithms=(*task.algorithms[:at], new, *task.algorithms[at:]))
+
+
 def with_takeovers(rng: Random, instance: Instance) -> Instance:
     """Return the instance with outputs as large as an input, whose place they may take over."""
     blocks, tasks = list(instance.blocks), list(instance.tasks)
@@ -224,7 +274,7 @@ def with_takeovers(rng: Random, instance: Instance) -> Instance:
         algorithms = list(task.algorithms)
         for a in range(len(algorithms)):
             read = [x for x in task.reads(a) if blocks[x].tensor is None]
-            written = [d for d in task.outputs if blocks[d].tensor is None]
+            written = [d for d in task.makes(a) if blocks[d].tensor is None]
             if not read or not written or not chance(rng, 75):
                 continue
             x, d = rng.choice(read), rng.choice(written)
@@ -260,6 +310,7 @@ KEYS: dict[str, Callable[[Random, Instance], Instance]] = {
     "slowdown": lambda rng, instance: with_slowdown(rng, with_copies(rng, instance)),
     "host_budget": with_host_budget,
     "own_inputs": with_own_inputs,
+    "own_outputs": with_own_outputs,
     "takes_over": with_takeovers,
 }
 """How an instance gets what it may have beyond its shape, in the order in which it does."""
@@ -299,6 +350,10 @@ def features(instance: Instance) -> set[str]:
         "algorithms that read different blocks": instance.reads_vary,
         "a block that only some algorithms read": any(
             d not in task.must_read for task in tasks for d in task.may_read
+        ),
+        "an output that some algorithms leave out": bool(instance.optional),
+        "an algorithm that reads such an output": any(
+            not instance.optional.isdisjoint(task.may_read) for task in tasks
         ),
         "an output that may take over a place": any(a.takes_over for task in tasks for a in task.algorithms),
         "a task that may run again": any(task.recomputable for task in tasks),

@@ -92,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--slowdown", action="store_true", help="let copies slow tasks down")
     parser.add_argument("--host-work", action="store_true", help="let tasks run on the host")
     parser.add_argument("--own-inputs", action="store_true", help="let algorithms read different blocks")
+    parser.add_argument("--own-outputs", action="store_true", help="let algorithms leave out outputs")
     parser.add_argument("--takes-over", action="store_true", help="let outputs take over places of inputs")
     parser.add_argument("--data", type=Path, default=DATA, metavar="FILE", help="lines to add to")
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the table into")

@@ -153,7 +153,7 @@ class Theorem:
 
     def takes(self, keys: Collection[str]) -> bool:
         """Whether it is about instances with all of these keys, and there are any."""
-        together = "host_work" in keys and not {"own_inputs", "takes_over"}.isdisjoint(keys)
+        together = "host_work" in keys and not {*UNKNOWN_GAPS}.isdisjoint(keys)
         return self.without.isdisjoint(keys) and not together
 
     def case(self, rng: Random, keys: Collection[str] = ()) -> Case:
@@ -167,7 +167,7 @@ class Theorem:
 
 THEOREMS: dict[str, Theorem] = {}
 
-UNKNOWN_GAPS = ("own_inputs", "takes_over")
+UNKNOWN_GAPS = ("own_inputs", "own_outputs", "takes_over")
 """Keys with which it is not known between which uses a block may be away."""
 
 MACHINE = ("link", "slowdown", "host_work")
@@ -402,12 +402,13 @@ def _drawn_prices(case: Case, checkpoints: Sequence[int]) -> Prices:
     for k, intervals in rerun_intervals(least, checkpoints).items():
         task = least.tasks[k]
         for j in intervals:
-            for d in (*task.inputs, *task.outputs):
+            for d in (*task.inputs, *case.instance.tasks[k].outputs):
                 if chance(rng, 40):
                     reruns[k, j, d] = rng.randint(1, max(top, 1))
     for i, k in enumerate(checkpoints):
         task = case.instance.tasks[k]
-        for d in () if case.instance.has_host_work else set(task.may_read).difference(task.must_hold):
+        own = set(task.may_read).difference(task.must_hold) | set(task.outputs).difference(task.must_make)
+        for d in () if case.instance.has_host_work else sorted(own):
             for t in (2 * i, 2 * i + 1):
                 if chance(rng, 60):
                     reruns[k, t, d] = rng.randint(1, max(top, 1))

@@ -49,7 +49,7 @@ def cases(seed: int, count: int) -> Iterator[tuple[Instance, Schedule, bool]]:
     """Contiguous schedules, random and damaged ones, and whether they are valid."""
     rng = Random(seed)
     for n in range(count):
-        instance, schedule = random_case(rng, own_inputs=n % 3 == 0)
+        instance, schedule = random_case(rng, own_inputs=n % 3 == 0, own_outputs=n % 3 == 1)
         if schedule.memory_model != "contiguous":
             continue
         yield instance, schedule, True

@@ -26,7 +26,7 @@ from pebbler.instances.transforms import with_inputs_on_clock, with_recomputatio
 from pebbler.validate.bounds.certificate import Certificate
 from pebbler.validate.schedule import Schedule
 
-from ..adversary.instances import with_own_inputs
+from ..adversary.instances import with_own_inputs, with_own_outputs
 
 CONFIG = b"""title = "a run that is there"
 
@@ -263,7 +263,7 @@ def seeds() -> dict[str, tuple[bytes, ...]]:
     cluster = cluster_instances(work, several_gpus(work, 2), "1GiB")[0]
     lenet = Workload("lenet", 1, "k40").instance("1.1xMmin")
     parts = with_parts(Workload("lenet", 1, "k40").instance("1.2xMmin"))
-    reading = with_own_inputs(Random(1), chain)
+    reading = with_own_outputs(Random(1), with_own_inputs(Random(1), chain))
     return {
         "instance": (*(encode(one) for one, _ in pairs), encode(cluster), encode(parts), encode(reading)),
         "schedule": tuple(encode(schedule) for _, schedule in pairs),

@@ -94,7 +94,7 @@ def test_several_gpus_do_not_choose_what_they_read() -> None:
     cluster = Cluster(
         gpus=2, bus_bytes_per_second=10**9, core_bytes_per_second=10**9, host_bytes_per_second=10**9
     )
-    with pytest.raises(FormatError, match="on several GPUs all algorithms read the same"):
+    with pytest.raises(FormatError, match="on several GPUs all algorithms read and make the same"):
         either(cluster=cluster)
 
 
@@ -102,7 +102,10 @@ def test_what_does_not_choose_refuses_in_a_sentence() -> None:
     assert why_reads_vary(either(), "this", [0, 1, 2]) is None
     reason = why_reads_vary(either(), "this")
     assert reason is not None
-    assert "'either' reads or overwrites depends on its algorithm, which is not modelled by this" in reason
+    assert (
+        "'either' reads, makes or overwrites depends on its algorithm, which is not modelled by this"
+        in reason
+    )
     with pytest.raises(PebblerError, match="is not modelled by this"):
         require_fixed_reads(either(), "this")
 
@@ -152,7 +155,10 @@ def test_the_mask_stands_in_for_one_block_alone() -> None:
     (k,) = next(layer for layer in made.named_layers if layer.kind == "relu").backward
     task = made.tasks[k]
     other = msgspec.structs.replace(task.algorithms[0], name="other", inputs=(0,))
-    tasks = list(made.tasks)
-    tasks[k] = msgspec.structs.replace(task, algorithms=(*task.algorithms, other))
-    with pytest.raises(PebblerError, match="which is not modelled by the mask"):
-        with_mask(msgspec.structs.replace(made, tasks=tuple(tasks)))
+    (writer,) = made.writers[task.inputs[0]]
+    lean = msgspec.structs.replace(made.tasks[writer].algorithms[0], name="lean", inputs=())
+    for i, one in ((k, other), (writer, lean)):
+        tasks = list(made.tasks)
+        tasks[i] = msgspec.structs.replace(tasks[i], algorithms=(*tasks[i].algorithms, one))
+        with pytest.raises(PebblerError, match="which is not modelled by the mask"):
+            with_mask(msgspec.structs.replace(made, tasks=tuple(tasks)))

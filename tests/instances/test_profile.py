@@ -223,9 +223,10 @@ def test_the_example_of_the_documentation_is_a_profile(pytestconfig, tmp_path):
     assert read_profile(tmp_path / "example.json").machine.device == "Example"
 
 
-def test_a_profile_says_nothing_of_what_is_read(profile: Profile) -> None:
+@pytest.mark.parametrize("key", ["inputs", "outputs"])
+def test_a_profile_says_nothing_of_what_is_read_or_made(profile: Profile, key: str) -> None:
     first, *others = profile.tasks
-    own = msgspec.structs.replace(first.algorithms[0], inputs=(0,))
+    own = msgspec.structs.replace(first.algorithms[0], **{key: (0,)})
     changed = msgspec.structs.replace(first, algorithms=(own,))
-    with pytest.raises(FormatError, match="what a task reads is its network's"):
+    with pytest.raises(FormatError, match="what a task reads and makes is its network's"):
         msgspec.structs.replace(profile, tasks=(changed, *others))

@@ -212,20 +212,27 @@ def wander_on_host(seed: int, starts: int, steps: int) -> Study:
 
 
 def wander(
-    seed: int, starts: int, steps: int, *, host: bool = False, carried: bool = False, own_inputs: bool = False
+    seed: int,
+    starts: int,
+    steps: int,
+    *,
+    host: bool = False,
+    carried: bool = False,
+    own_inputs: bool = False,
+    own_outputs: bool = False,
 ) -> Study:
     """Mutate on and on: an accepted mutant is what the next mutation damages.
 
     So the study reaches valid programs that no builder would write. With `host`, host memory ends, and most
     mutations are of what is in it. With `carried`, rounds carry blocks; half of the mutations are theirs.
-    With `own_inputs`, algorithms read different blocks.
+    With `own_inputs`, algorithms read different blocks; with `own_outputs`, some leave out outputs.
     """
     study = Study()
     rng = Random(seed)
     ordinary, on_host = (*PROGRAM, *INSTANCE), (*HOST, *HOST_INSTANCE)
     of_carried = (*CARRIED, *CARRIED_INSTANCE, *(CARRIED_ON_HOST if host else ()))
     for _ in range(starts):
-        here = random_case(rng, host=host, carried=carried, own_inputs=own_inputs)
+        here = random_case(rng, host=host, carried=carried, own_inputs=own_inputs, own_outputs=own_outputs)
         for _ in range(steps):
             kinds = on_host if host and rng.random() < 0.7 else ordinary
             mutation = rng.choice(of_carried if carried and rng.random() < 0.5 else kinds)

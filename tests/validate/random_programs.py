@@ -137,12 +137,18 @@ def random_schedule(instance: Instance, model: MemoryModel, rng: Random) -> Sche
 
 
 def random_case(
-    rng: Random, *, host: bool = False, carried: bool = False, own_inputs: bool = False
+    rng: Random,
+    *,
+    host: bool = False,
+    carried: bool = False,
+    own_inputs: bool = False,
+    own_outputs: bool = False,
 ) -> tuple[Instance, Schedule]:
     """Draw an instance and a valid schedule for it; all memory models.
 
     With `host`, host memory ends; with `carried`, rounds carry blocks; with `own_inputs`, algorithms read
-    different blocks, and some run of the schedule reads other blocks than its task's inputs.
+    different blocks, and some run of the schedule reads other blocks than its task's inputs; with
+    `own_outputs`, they may leave out outputs, and some run of the schedule does.
     """
     draw = random_round if carried else random_schedule
     while True:
@@ -152,13 +158,17 @@ def random_case(
             instance = with_carried(instance, rng)
         if own_inputs:
             instance = with_own_inputs(instance, rng)
+        if own_outputs:
+            instance = with_own_outputs(instance, rng)
         if host:
             instance = with_host_budget(instance, rng)
         for _ in range(5):
             schedule = draw(instance, model, rng)
             if schedule is None or (host and not schedule.host_residences):
                 continue
-            if not own_inputs or any(reads_otherwise(instance, o) for o in schedule.operations):
+            if own_inputs and not any(reads_otherwise(instance, o) for o in schedule.operations):
+                continue
+            if not own_outputs or any(leaves_out(instance, o) for o in schedule.operations):
                 return instance, schedule
 
 
@@ -180,6 +190,33 @@ def with_own_inputs(instance: Instance, rng: Random) -> Instance:
             task = msgspec.structs.replace(task, algorithms=algorithms)
         tasks.append(task)
     return msgspec.structs.replace(instance, tasks=tuple(tasks))
+
+
+def with_own_outputs(instance: Instance, rng: Random) -> Instance:
+    """Let algorithms leave out most of the outputs that they may; what has read them always need not."""
+    tasks = list(instance.tasks)
+    for d, (block, writers) in enumerate(zip(instance.blocks, instance.writers, strict=True)):
+        is_free = block.finally_ == "anywhere" and block.tensor is None and block.initially == "absent"
+        if not is_free or len(writers) != 1 or rng.random() < 0.3:
+            continue
+        (k,) = writers
+        own = rng.choice(tasks[k].algorithms)
+        made = tasks[k].outputs if own.outputs is msgspec.UNSET else own.outputs
+        less = msgspec.structs.replace(own, outputs=tuple(o for o in made if o != d))
+        tasks[k] = msgspec.structs.replace(tasks[k], algorithms=(*tasks[k].algorithms, less))
+        for i, task in enumerate(tasks):
+            if d in task.must_read:
+                read = tuple(x for x in task.inputs if x != d)
+                other = msgspec.structs.replace(task.algorithms[0], inputs=read, outputs=msgspec.UNSET)
+                tasks[i] = msgspec.structs.replace(task, algorithms=(*task.algorithms, other))
+    return msgspec.structs.replace(instance, tasks=tuple(tasks))
+
+
+def leaves_out(instance: Instance, operation: Operation) -> bool:
+    """Whether an operation is a run with an algorithm that leaves out some output."""
+    if operation.task is None or operation.algorithm is None:
+        return False
+    return instance.tasks[operation.task].algorithms[operation.algorithm].outputs is not msgspec.UNSET
 
 
 def reads_otherwise(instance: Instance, operation: Operation) -> bool:
@@ -300,6 +337,8 @@ class _Driver:
             self.bring(d, keep)
         for d in read:
             self.bring(d, keep)
+        if not all(map(self.builder.is_resident, read)):
+            raise _DeadEndError  # a second run has left it out
         self.rng.shuffle(choices)
         while True:
             for a in choices:

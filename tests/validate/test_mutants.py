@@ -193,9 +193,36 @@ def test_valid_programs_whose_algorithms_read_different_blocks_survive(
     assert otherwise >= count / 4
 
 
+@pytest.mark.parametrize(("host", "carried"), crossed((False, True), (False, True), of=2))
+@pytest.mark.parametrize("count", counts(12, 120))
+def test_valid_programs_whose_algorithms_leave_out_outputs_survive(
+    host: bool, carried: bool, count: int
+) -> None:
+    rng, otherwise = Random(7), 0
+    for _ in range(count):
+        instance, schedule = random_case(
+            rng, host=host, carried=carried, own_inputs=rng.random() < 0.3, own_outputs=True
+        )
+        assert check(instance, schedule).reasons == ()
+        assert survive(instance, schedule, rng) == []
+        # as if all algorithms made all outputs, for which such a run has no place
+        whole = replace(
+            instance,
+            tasks=tuple(
+                replace(task, algorithms=tuple(replace(a, outputs=UNSET) for a in task.algorithms))
+                for task in instance.tasks
+            ),
+        )
+        valid = check(whole, schedule).valid
+        assert valid == (not survive(whole, schedule, rng))
+        otherwise += not valid
+    assert otherwise >= count / 2
+
+
+@pytest.mark.parametrize("own", ["own_inputs", "own_outputs"])
 @pytest.mark.parametrize("starts", counts(2, 12))
-def test_no_contradiction_where_algorithms_read_different_blocks(starts: int) -> None:
-    walk = wander(seed=4, starts=starts, steps=60, own_inputs=True)
+def test_no_contradiction_where_algorithms_read_or_make_different_blocks(starts: int, own: str) -> None:
+    walk = wander(seed=4, starts=starts, steps=60, **{own: True})
     assert walk.total().accepted >= 3 * starts
     assert walk.contradictions == []
 

@@ -21,8 +21,8 @@ from ...instances.instance import Algorithm, Block, Instance
 from .carried import NEVER, cheapest_round
 from .host_work import alone_with_host, least_on_host
 from .machine import CopyCosts, LinkTimes, Slowed, copy_costs, fair_shares, slowed_intervals, touched_on_host
-from .reads import choices_of, readings_of, with_least_reads
-from .reruns import RerunKey, cheapest, cheapest_again, course_of, rerun_intervals
+from .reads import Choice, choices_of, readings_of, with_least_reads
+from .reruns import RerunKey, cheapest, cheapest_again, cheapest_optional, course_of, rerun_intervals
 from .survival import SurvivalKey, last_needs, needs, require_survival, rewards, wages
 
 
@@ -60,7 +60,7 @@ def fitting(instance: Instance, k: int) -> tuple[Algorithm, ...]:
     if len(algorithms) < 2:
         return algorithms
     if instance.tasks[k].reads_vary:
-        return tuple([algorithm for algorithm, _ in choices_of(instance, k)])
+        return tuple([one.algorithm for one in choices_of(instance, k)])
     room = instance.pool_bytes - touched_bytes(instance, k)
     return tuple(a for a in algorithms if a.workspace_bytes <= room) or algorithms
 
@@ -145,7 +145,8 @@ class Prices:
         Per task, interval in which it may run again, and block, a price in nanoseconds per byte. For a block
         that the run writes, the version that is made pays the price. For a block that it reads, the run pays
         it. With a checkpoint and one of its instants, the price is of a block that the task reads with some
-        of its algorithms only, which that run pays. Missing prices are zero.
+        of its algorithms only, which that run pays, or makes with some only, which is paid to the run.
+        Missing prices are zero.
     host
         Per instant, the price of a byte of a copy in host memory, where that has a budget, in nanoseconds per
         byte; none: all are zero.
@@ -205,7 +206,8 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     - Time between checkpoints is at least the least times of the tasks there.
     - A checkpoint runs an algorithm that fits, and pays for its blocks and its workspace.
     - Where what a checkpoint reads depends on its algorithm, it pays at both of its instants for the blocks
-      that this one alone reads, and these are paid if they are on the device then (`reads`).
+      that this one alone reads, and these are paid if they are on the device then (`reads`). A version that
+      some algorithms of a checkpoint leave out is made by a second run, or pays the checkpoint for making it.
     - A second run takes its least time, pays for the blocks that it reads, and is paid for those that it
       writes; or it does not happen.
     - A version of a block pays for its bytes between uses. Or it pays for one whole offload after it is
@@ -249,7 +251,7 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     prices = replace(prices, reruns=others)
     again = rerun_intervals(instance, checkpoints)
     shared = touched_on_host(instance)
-    _require_prices(instance, checkpoints, prices, again)
+    _require_prices(given, instance, checkpoints, prices, again)
     slowed = slowed_intervals(instance, checkpoints, again) if instance.is_slowed else []
     prices = prices.times(MILLION) if slowed else prices
     one = prices.denominator
@@ -266,9 +268,10 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
         total += instants * (touched_bytes(instance, k) - instance.pool_bytes)
         total += min(
             left[2 * i + 1] * a.duration_ns
-            + instants * a.workspace_bytes
+            + instants * (a.workspace_bytes + sum([instance.blocks[d].bytes for d in made]))
             + sum([readings.paid.get((k, d), 0) for d in alone])
-            for a, alone in _choices(given, instance, k)
+            - sum([readings.made.get(d, 0) for d in made])
+            for a, alone, made in _choices(given, instance, k)
         )
         following = k + 1
     total += left[-1] * (least[-1] - least[following])
@@ -318,6 +321,12 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
                 total += cheapest(course, makes[name], reads[name], prices.memory, cost, own, held)
             else:
                 total += _version_price(version, upto, saved, len(prices.memory), cost)
+    for d in sorted(given.optional):
+        block, k = given.blocks[d], given.writers[d][0]
+        cost = copy_costs(block, engines, prices.link, shares)
+        made = {j: prices.reruns.get((k, j, d), 0) * block.bytes for j in again.get(k, ())}
+        held, begun = readings.held.get((d, k), {}), readings.made.get(d, 0)
+        total += cheapest_optional(block, k, checkpoints, made, held, begun, prices.memory, cost)
     if instance.host_budget_bytes is not msgspec.UNSET:
         total -= sum(prices.host) * instance.host_budget_bytes
     for price, room in zip(prices.ends, _room_at_the_ends(instance), strict=False):
@@ -325,9 +334,9 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     return -(-total // one)
 
 
-def _choices(given: Instance, least: Instance, k: int) -> Sequence[tuple[Algorithm, tuple[int, ...]]]:
-    """Return the algorithms of checkpoint k, each with what it alone reads, of an instance and its least."""
-    return choices_of(given, k) if given.tasks[k].reads_vary else [(a, ()) for a in fitting(least, k)]
+def _choices(given: Instance, least: Instance, k: int) -> Sequence[Choice]:
+    """Return the algorithms of checkpoint k, each with what it alone has, of an instance and its least."""
+    return choices_of(given, k) if given.tasks[k].reads_vary else [Choice(a) for a in fitting(least, k)]
 
 
 def _paid_for_time(prices: Prices) -> list[Sequence[int]]:
@@ -531,7 +540,11 @@ def _loaded(block: Block, stay: tuple[int, int], saved: Sequence[int], costs: Co
 
 
 def _require_prices(
-    instance: Instance, checkpoints: Sequence[int], prices: Prices, again: Mapping[int, range]
+    given: Instance,
+    instance: Instance,
+    checkpoints: Sequence[int],
+    prices: Prices,
+    again: Mapping[int, range],
 ) -> None:
     if any(k >= following for k, following in pairwise([-1, *checkpoints, len(instance.tasks)])):
         raise ValueError("the checkpoints are not tasks in increasing order")
@@ -567,7 +580,7 @@ def _require_prices(
         if min(paid) < 0 or sum(paid) > prices.denominator:
             raise ValueError(f"interval {j}: prices of the engines are negative or above one together")
     for (k, j, d), price in prices.reruns.items():
-        if j not in again.get(k, ()) or d not in instance.tasks[k].blocks:
+        if j not in again.get(k, ()) or d not in (*instance.tasks[k].blocks, *given.tasks[k].outputs):
             raise ValueError(f"task {k} has no second run in interval {j} that touches block {d}")
         if price < 0:
             raise ValueError(f"task {k}, interval {j}: a price of block {d} is negative")

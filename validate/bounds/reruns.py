@@ -116,6 +116,7 @@ def cheapest(
     costs: CopyCosts,
     spared: Mapping[int, int] = _NOTHING,
     held: Mapping[int, int] = _NOTHING,
+    begun: int | None = None,
 ) -> int:
     """Return the least that a version pays for memory, copies and second runs of its producer.
 
@@ -140,9 +141,13 @@ def cheapest(
         What is subtracted if it is on the device or on the host, per instant of the course.
     held
         What is subtracted if it is on the device, per instant of the course.
+    begun
+        What it pays to be there at first, of a version that need not be made; None: it is as the course says.
     """
     block = course.block
     states = {(not course.must_load, course.on_host): 0}
+    if begun is not None:
+        states = {(True, False): begun, (False, False): 0}
     for j in range(course.first, course.last + 1):
         following: dict[tuple[bool, bool], int] = {}
         rent = 0 if j in course.touched or j == course.last else block.bytes * memory[j] - held.get(j, 0)
@@ -168,6 +173,34 @@ def cheapest(
                     following[stays, copied] = min(cost, following.get((stays, copied), cost))
         states = following
     return min((paid for (_, hosted), paid in states.items() if hosted or not course.must_leave), default=0)
+
+
+def cheapest_optional(
+    block: Block,
+    writer: int,
+    checkpoints: Sequence[int],
+    makes: Mapping[int, int],
+    held: Mapping[int, int],
+    begun: int,
+    memory: Sequence[int],
+    costs: CopyCosts,
+) -> int:
+    """Return the least that the version of a block pays that `writer` may leave out, as `cheapest` does.
+
+    Nothing needs it, but for checkpoints that read it with some of their algorithms, which pay it (`held`).
+    It pays `begun` to be made by the first run of its writer.
+    """
+    course = Course(
+        block,
+        first=2 * bisect_right(checkpoints, writer),
+        last=max(held, default=-1) + 1,
+        on_host=False,
+        must_load=False,
+        must_leave=False,
+        wanted=frozenset(),
+        touched=frozenset(),
+    )
+    return cheapest(course, makes, {}, memory, costs, held=held, begun=begun)
 
 
 def cheapest_again(

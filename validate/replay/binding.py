@@ -242,6 +242,7 @@ class Binding:
 
         algorithm = task.algorithms[number(operation.algorithm)]
         read = task.inputs if algorithm.inputs is UNSET else algorithm.inputs
+        made = task.outputs if algorithm.outputs is UNSET else algorithm.outputs
 
         def version(d: int) -> int:
             return self.first[d] + sum(writer < k for writer in self.instance.writers[d])
@@ -249,7 +250,7 @@ class Binding:
         wanted: list[_Wanted] = [
             *((side, d, place.get(d), version(d), None) for d in read),
             *((side, d, place.get(d), version(d), version(d) + 1) for d in task.updates),
-            *((side, d, place.get(d), None, version(d) + 1) for d in task.outputs),
+            *((side, d, place.get(d), None, version(d) + 1) for d in made),
         ]
         workspace = algorithm.workspace_bytes
         if workspace and (side == "device" or self.instance.has_host_budget):

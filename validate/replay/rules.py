@@ -142,11 +142,11 @@ def _look_at_acquirer(bound: Binding, where: str, r: int, block: int) -> Iterato
             yield Fault("rule", f"{where} is there from the start, and its block is not")
         return
     operation = bound.schedule.operations[i]
-    writes = (
-        block in bound.instance.tasks[number(operation.task)].outputs and not bound.is_on_host(i)
-        if operation.kind == "run"
-        else operation.kind != "offload" and operation.block == block
-    )
+    writes = operation.kind in ("prefetch", "move") and operation.block == block
+    if operation.kind == "run" and not bound.is_on_host(i):
+        task = bound.instance.tasks[number(operation.task)]
+        made = task.algorithms[number(operation.algorithm)].outputs
+        writes = block in (task.outputs if made is UNSET else made)
     if not writes:
         yield Fault("rule", f"{where} is acquired by {bound.name(i)}, which does not write it")
 

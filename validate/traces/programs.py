@@ -116,10 +116,11 @@ class _Program:
         """Return the buffers that an operation reads and writes, and let it acquire its residences."""
         if operation.task is not None:
             task, on_host = self.instance.tasks[operation.task], is_on_host(self.instance, operation)
-            read = (*task.reads(operation.algorithm or 0), *task.updates)
+            algorithm = operation.algorithm or 0
+            read, written = ((*of(algorithm), *task.updates) for of in (task.reads, task.makes))
             reads = [i for d in read for i in self.place(d, p, on_host=on_host)]
             writes = self.acquire(p)
-            writes += [i for d in (*task.updates, *task.outputs) for i in self.place(d, p, on_host=on_host)]
+            writes += [i for d in written for i in self.place(d, p, on_host=on_host)]
         else:
             assert operation.block is not None
             d, kind = operation.block, operation.kind

@@ -73,19 +73,24 @@ def _reads(task: Task, algorithm: Algorithm) -> tuple[int, ...]:
     return task.inputs if algorithm.inputs is UNSET else algorithm.inputs
 
 
+def _makes(task: Task, algorithm: Algorithm) -> tuple[int, ...]:
+    return task.outputs if algorithm.outputs is UNSET else algorithm.outputs
+
+
 def _holds(task: Task, algorithm: Algorithm) -> tuple[int, ...]:
     taken = {x for _, x in algorithm.takes_over}
     return tuple(b for b in _reads(task, algorithm) if b not in taken)
 
 
 def _least(instance: Instance) -> Instance:
-    """The instance in which tasks read what all of their algorithms read and hold."""
+    """The instance in which tasks read what all of their algorithms read and hold, and make what all make."""
     tasks = []
     for task in instance.tasks:
         sets = [_holds(task, algorithm) for algorithm in task.algorithms]
-        algorithms = tuple(replace(a, inputs=UNSET, takes_over=()) for a in task.algorithms)
+        algorithms = tuple(replace(a, inputs=UNSET, outputs=UNSET, takes_over=()) for a in task.algorithms)
         always = tuple(b for b in task.inputs if all(b in reads for reads in sets))
-        tasks.append(replace(task, inputs=always, algorithms=algorithms))
+        made = tuple(b for b in task.outputs if all(b in _makes(task, a) for a in task.algorithms))
+        tasks.append(replace(task, inputs=always, outputs=made, algorithms=algorithms))
     return replace(instance, tasks=tuple(tasks))
 
 
@@ -149,10 +154,12 @@ class Rows:
     def algorithms(self, k: int) -> list[tuple[int, Algorithm]]:
         task = (self.given or self.instance).tasks[k]
         here = [(a, algorithm) for a, algorithm in enumerate(task.algorithms) if algorithm.on == "device"]
-        written = (*task.outputs, *task.updates)
         room = {
             a: self.instance.pool_bytes
-            - sum(self.instance.blocks[b].bytes for b in (*_holds(task, algorithm), *written))
+            - sum(
+                self.instance.blocks[b].bytes
+                for b in (*_holds(task, algorithm), *_makes(task, algorithm), *task.updates)
+            )
             for a, algorithm in here
         }
         return [(a, algorithm) for a, algorithm in here if algorithm.workspace_bytes <= room[a]] or here
@@ -167,6 +174,19 @@ class Rows:
             if mine and not all(reads.values()) and sum(w < k for w in self.writers(b)) == number:
                 found.append((i, mine))
         return found
+
+    def is_optional(self, b: int) -> bool:
+        """Whether some algorithms of its task leave a block out."""
+        writers = [task for task in (self.given or self.instance).tasks if b in task.outputs]
+        return any(b not in _makes(task, algorithm) for task in writers for algorithm in task.algorithms)
+
+    def choices_that_make(self, b: int) -> list[Name] | None:
+        """The columns y of algorithms of a checkpoint that make a block which others leave out."""
+        for i, k in enumerate(self.checkpoints):
+            task = (self.given or self.instance).tasks[k]
+            if b in task.outputs and self.is_optional(b):
+                return [("y", i, a) for a, one in self.algorithms(k) if b in _makes(task, one)]
+        return None
 
     def is_hosted(self, k: int) -> bool:
         """Whether a task is in K^h."""
@@ -231,7 +251,8 @@ class Rows:
         return block.prefetch_ns is not None and (block.offload_ns is not None or not self.writers(b))
 
     def writers(self, b: int) -> list[int]:
-        return [k for k, task in enumerate(self.instance.tasks) if b in (*task.outputs, *task.updates)]
+        tasks = (self.given or self.instance).tasks
+        return [k for k, task in enumerate(tasks) if b in (*task.outputs, *task.updates)]
 
     def linked(self, b: int) -> tuple[Passing, Passing]:
         """The m, f and g of an offload and of a prefetch, in the order of (41), (52) and (53)."""
@@ -332,8 +353,18 @@ class Rows:
         return [(("y", i, a), -run.duration_ns / self.ns) for a, run in self.algorithms(self.checkpoints[i])]
 
     def workspace_of(self, i: int) -> list[tuple[Name, float]]:
+        k = self.checkpoints[i]
+        task = (self.given or self.instance).tasks[k]
         return [
-            (("y", i, a), run.workspace_bytes / self.size) for a, run in self.algorithms(self.checkpoints[i])
+            (
+                ("y", i, a),
+                (
+                    run.workspace_bytes
+                    + sum(self.instance.blocks[b].bytes for b in _makes(task, run) if self.is_optional(b))
+                )
+                / self.size,
+            )
+            for a, run in self.algorithms(k)
         ]
 
 
@@ -829,7 +860,7 @@ def _windows(model: Rows, windows: Sequence[tuple[int, int, int]]) -> None:
 def with_second_runs(
     instance: Instance, checkpoints: Sequence[int], integrality: str, ns: float, size: float
 ) -> Rows:
-    """FLOW with second runs, of (1), (2), (4) to (7), (30) to (36), (41), (42) and (52) to (58)."""
+    """FLOW with second runs, of (1), (2), (4) to (7), (30) to (36), (41), (42) and (52) to (59)."""
     given, instance = instance, _least(instance)
     model = Rows(instance, checkpoints, ns, size, given)
     n, m = len(instance.tasks), len(checkpoints)
@@ -929,7 +960,7 @@ def _second_runs(model: Rows) -> set[tuple[int, int]]:
     for k in reversed(range(n)):
         task = instance.tasks[k]
         if task.recomputable:
-            last_use[k] = max((needed[b] for b in task.outputs), default=-1)
+            last_use[k] = max((needed[b] for b in given.tasks[k].outputs), default=-1)
             for b in every[k]:
                 needed[b] = max(needed[b], last_use[k])
     pairs = set()
@@ -974,7 +1005,7 @@ def _version_with_second_runs(
     }
     chosen = model.choices_that_read(b, number)
     horizon = max([*needs, *(j for _, j in readers), *(2 * i + 2 for i, _ in chosen)], default=-1)
-    made_by = writer if number == 1 and b in instance.tasks[writer].outputs else None
+    made_by = writer if number == 1 and b in (model.given or instance).tasks[writer].outputs else None
     instants = range(first, horizon)
     for t in instants:
         low = float(t in touched)
@@ -997,6 +1028,13 @@ def _version_with_second_runs(
             back[j].append((("beta", v, j), block.prefetch_ns / model.ns))
             if not held:
                 model.row("source", [(("q", v, j), 1.0), (("beta", v, j), -1.0)], 0.0)  # (32)
+
+    makers = model.choices_that_make(b)
+    for j, share in [*((t, "alpha") for t in instants[:1]), *((j, "q") for j in outs)]:
+        if makers is not None:
+            runs = [(("zeta", made_by, i), 1.0) for i in range(first, j + 1)]
+            made = [*((name, 1.0) for name in makers), *runs]
+            model.row("makers", [*made, ((share, v, j), -1.0)], 0.0)  # (59)
 
     def arrives(j: int) -> list[tuple[Name, float]]:
         return [(("alpha", v, j - 1), 1.0), (("beta", v, j), 1.0), (("zeta", made_by, j), 1.0)]

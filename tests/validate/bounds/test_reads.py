@@ -11,7 +11,7 @@ from pebbler.validate.bounds.arguments import Prices, fitting, priced_ns
 from pebbler.validate.bounds.certificate import certify, check_certificate
 from pebbler.validate.bounds.reads import choices_of, with_least_reads
 
-from ...reading import algorithm, either, with_last
+from ...reading import algorithm, either, masked, with_last
 
 EVERY = (0, 1, 2, 3)
 
@@ -40,7 +40,7 @@ def test_the_least_is_what_every_algorithm_reads_of_those_that_fit() -> None:
     last = with_least_reads(chosen).tasks[3]
     assert (last.inputs, [a.name for a in last.algorithms]) == ((1,), ["y", "xy"])
     assert not last.reads_vary
-    assert [(a.name, alone) for a, alone in choices_of(chosen, 3)] == [("y", ()), ("xy", (0,))]
+    assert [(a.name, *rest) for a, *rest in choices_of(chosen, 3)] == [("y", (), ()), ("xy", (0,), ())]
     none_fits = with_last(either(budget_bytes=0), algorithm("y"), algorithm("x", inputs=(0,)))
     assert len(choices_of(none_fits, 3)) == 2
 
@@ -102,3 +102,35 @@ def test_what_all_algorithms_read_has_no_such_price() -> None:
     both = with_last(either(), algorithm("y"), algorithm("xy", inputs=(0, 1)))
     with pytest.raises(ValueError, match="task 3 does not read block 1 with some of its algorithms only"):
         priced(both, {(3, 6, 1): 1})
+
+
+def mask_prices(reruns: dict[tuple[int, int, int], int]) -> Prices:
+    """Prices of memory while z is there, of a copy of x out before, and of one back behind it."""
+    out, back = [0, 0, 120, 0, 3, 0, 0, 0, 0], [0, 0, 0, 0, 0, 12, 16, 0, 0]
+    return Prices(120, [0, 0, 0, 0, 30, 10, 0, 0], [out, back], reruns)
+
+
+def test_what_may_be_left_out_pays_to_be_made_and_is_paid_by_who_reads_it() -> None:
+    """To make the mask takes 1 ns more, which is its price; x is as dear."""
+    x, mask, made = (3, 6, 0), (3, 6, 2), (1, 3, 2)
+
+    def priced(reruns: dict[tuple[int, int, int], int]) -> int:
+        return priced_ns(masked(), EVERY, mask_prices(reruns))
+
+    assert priced({x: 40, mask: 160, made: 120}) == 5
+    assert priced({x: 40, made: 120}) <= 4  # the mask is read for nothing
+    assert priced({x: 40, mask: 160}) <= 4  # it is made for nothing
+    assert priced({x: 40, mask: 160, made: 360}) <= 4  # a mask is made that nobody takes
+
+
+@pytest.mark.parametrize(
+    ("reruns", "message"),
+    [
+        ({(1, 3, 1): 1}, "task 1 does not read block 1 with some of its algorithms only"),
+        ({(1, 3, 2): -1}, "task 1, instant 3: a price of block 2 is negative"),
+        ({(1, 4, 2): 1}, "task 1 has no second run in interval 4 that touches block 2"),
+    ],
+)
+def test_other_prices_of_making_are_refused(reruns: dict[tuple[int, int, int], int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        priced_ns(masked(), EVERY, mask_prices(reruns))

@@ -191,7 +191,7 @@ def _choices(record: StepRecord, instance: Instance, schedule: Schedule) -> dict
             for d in (*task.reads(operation.algorithm or 0), *task.updates):
                 if d in storages:
                     settled.setdefault(d, found[d])
-        for d in task.outputs:
+        for d in task.makes(operation.algorithm or 0):
             found[d] = "recompute" if again else "keep"
     order: tuple[Choice, ...] = ("keep", "recompute", "offload")
     choices: dict[int, Choice] = {}
