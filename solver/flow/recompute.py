@@ -359,7 +359,7 @@ class _Model:
         """Return, per version of a block, the second runs that read it."""
         readers: dict[tuple[int, int], set[Run]] = defaultdict(set)
         for k, j in self.again:
-            for d in self.instance.tasks[k].inputs:
+            for d in self.given.tasks[k].must_read:
                 readers[d, bisect_left(self.instance.writers[d], k)].add((k, j))
         return readers
 
@@ -604,7 +604,7 @@ class _Model:
                 if self.needed[d, 1] > t:
                     rows[t, d, d] = self._is_somewhere_or_lost([*here, *([lost[d]] if d in lost else [])])
             for d, k in made.items():
-                for x in instance.tasks[k].inputs:
+                for x in self.given.tasks[k].must_read:
                     if x in there and bisect_left(instance.writers[x], k) == 1:
                         here = [*there[x], *([lost[x]] if x in lost else [])]
                         rows[t, d, x] = self._is_lost_with_its_input(lost[d], here)

@@ -197,6 +197,6 @@ def drawn_survival(
                 if rng.randrange(100) >= 100 - percent:
                     price = {(t, d, x): rng.randint(1, top)}
                     with suppress(ValueError):
-                        require_survival(instance, checkpoints, price)
+                        require_survival(instance, instance, checkpoints, price)
                         found |= price
     return found

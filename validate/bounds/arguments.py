@@ -275,10 +275,11 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
         )
         following = k + 1
     total += left[-1] * (least[-1] - least[following])
-    total += _run_price(instance, prices, left, _paid_runs(instance, checkpoints, prices, again))
+    paid_runs = _paid_runs(given, instance, checkpoints, prices, again)
+    total += _run_price(given, instance, prices, left, paid_runs)
     total += needs(instance, prices.survival)
     spared = rewards(instance, prices.survival)
-    makes, reads = _dealings(instance, prices, again)
+    makes, reads = _dealings(given, instance, prices, again)
     read_again = {d for d, _ in (*reads, *readings.held)}
     away = [here - spared for here, spared in zip(prices.memory, _saved_by_absence(prices), strict=True)]
     ends = (*prices.ends, 0, 0)[:2]
@@ -380,12 +381,16 @@ def _saved_by_absence(prices: Prices) -> Sequence[int]:
 
 
 def _paid_runs(
-    instance: Instance, checkpoints: Sequence[int], prices: Prices, again: Mapping[int, range]
+    given: Instance,
+    instance: Instance,
+    checkpoints: Sequence[int],
+    prices: Prices,
+    again: Mapping[int, range],
 ) -> dict[tuple[int, int], int]:
     """Return what second runs are paid for what they make of versions that have not survived."""
     if not prices.survival:
         return {}
-    last = last_needs(instance, checkpoints, again)
+    last = last_needs(given, instance, checkpoints, again)
     return {
         (k, j): sum(wage for t, wage in paid.items() if t < j)
         for k, paid in wages(instance, prices.survival).items()
@@ -395,14 +400,18 @@ def _paid_runs(
 
 
 def _run_price(
-    instance: Instance, prices: Prices, left: Sequence[int], paid: Mapping[tuple[int, int], int]
+    given: Instance,
+    instance: Instance,
+    prices: Prices,
+    left: Sequence[int],
+    paid: Mapping[tuple[int, int], int],
 ) -> int:
     """Return the least that second runs can pay, times the denominator; those without prices are left out."""
     least = least_times(instance)
     balances = {(k, j): left[j] * least[k] - wage for (k, j), wage in paid.items()}
     for (k, j, d), price in prices.reruns.items():
         amount = price * instance.blocks[d].bytes
-        sign = 1 if d in instance.tasks[k].inputs else -1
+        sign = 1 if d in given.tasks[k].must_read else -1
         balances[k, j] = balances.get((k, j), left[j] * least[k]) + sign * amount
     return sum(min(balance, 0) for balance in balances.values())
 
@@ -411,7 +420,9 @@ _Dealings = defaultdict[tuple[int, int], dict[int, int]]
 """Payments for second runs by interval, times the denominator, for each block and writer of its version."""
 
 
-def _dealings(instance: Instance, prices: Prices, again: Mapping[int, range]) -> tuple[_Dealings, _Dealings]:
+def _dealings(
+    given: Instance, instance: Instance, prices: Prices, again: Mapping[int, range]
+) -> tuple[_Dealings, _Dealings]:
     """Return what versions pay to be made again, and what second runs pay for reading them."""
     makes: _Dealings = defaultdict(dict)
     reads: _Dealings = defaultdict(dict)
@@ -420,7 +431,7 @@ def _dealings(instance: Instance, prices: Prices, again: Mapping[int, range]) ->
             bytes_ = instance.blocks[d].bytes
             makes[d, k] = {j: prices.reruns.get((k, j, d), 0) * bytes_ for j in intervals}
     for (k, j, d), price in prices.reruns.items():
-        if d in instance.tasks[k].inputs:
+        if d in given.tasks[k].must_read:
             before = bisect_left(instance.writers[d], k)
             paid = reads[d, instance.writers[d][before - 1] if before else -1]
             paid[j] = paid.get(j, 0) + price * instance.blocks[d].bytes
@@ -580,8 +591,8 @@ def _require_prices(
         if min(paid) < 0 or sum(paid) > prices.denominator:
             raise ValueError(f"interval {j}: prices of the engines are negative or above one together")
     for (k, j, d), price in prices.reruns.items():
-        if j not in again.get(k, ()) or d not in (*instance.tasks[k].blocks, *given.tasks[k].outputs):
+        if j not in again.get(k, ()) or d not in (*given.tasks[k].must_read, *given.tasks[k].outputs):
             raise ValueError(f"task {k} has no second run in interval {j} that touches block {d}")
         if price < 0:
             raise ValueError(f"task {k}, interval {j}: a price of block {d} is negative")
-    require_survival(instance, checkpoints, prices.survival)
+    require_survival(given, instance, checkpoints, prices.survival)

@@ -56,7 +56,9 @@ def wages(instance: Instance, survival: Mapping[SurvivalKey, int]) -> dict[int, 
     return paid
 
 
-def last_needs(instance: Instance, checkpoints: Sequence[int], tasks: Iterable[int]) -> dict[int, int]:
+def last_needs(
+    given: Instance, instance: Instance, checkpoints: Sequence[int], tasks: Iterable[int]
+) -> dict[int, int]:
     """Return, per task that may run again, the last interval in which something can need what it makes.
 
     First runs and the end need it, and other second runs, as long as something needs what these make.
@@ -67,13 +69,13 @@ def last_needs(instance: Instance, checkpoints: Sequence[int], tasks: Iterable[i
         for d in instance.tasks[k].outputs:
             course = course_of(instance, d, k, checkpoints, {})
             ends += [*course.wanted, *([course.last] if course.must_leave else [])]
-            ends += [end for other, end in last.items() if d in instance.tasks[other].inputs]
+            ends += [end for other, end in last.items() if d in given.tasks[other].must_read]
         last[k] = max(ends)
     return last
 
 
 def require_survival(
-    instance: Instance, checkpoints: Sequence[int], survival: Mapping[SurvivalKey, int]
+    given: Instance, instance: Instance, checkpoints: Sequence[int], survival: Mapping[SurvivalKey, int]
 ) -> None:
     """Require prices for what must survive, or be made again.
 
@@ -99,5 +101,5 @@ def require_survival(
             course = course_of(instance, d, k, checkpoints, {})
             if not course.must_leave and max(course.wanted, default=-1) <= t:
                 raise ValueError(f"{where}: it is not needed later")
-        elif x not in instance.tasks[k].inputs or bisect_left(instance.writers[x], k) != 1:
+        elif x not in given.tasks[k].must_read or bisect_left(instance.writers[x], k) != 1:
             raise ValueError(f"{where}: the one is not made of the other as it is written first")

@@ -109,6 +109,11 @@ class Rows:
     columns: dict[Name, tuple[float, float, float, bool]] = field(default_factory=dict)
     rows: list[tuple[str, dict[Name, float], float, float]] = field(default_factory=list)
 
+    def always_read(self, k: int) -> set[int]:
+        """What task k reads with each of its algorithms."""
+        task = (self.given or self.instance).tasks[k]
+        return set.intersection(*(set(_reads(task, algorithm)) for algorithm in task.algorithms))
+
     def column(
         self, name: Name, low: float = 0.0, high: float = 1.0, cost: float = 0.0, *, whole: bool = False
     ) -> None:
@@ -926,7 +931,7 @@ def _survival(model: Rows, t: int, again: set[tuple[int, int]]) -> None:
             model.row("somewhere", [*here, (("omega", b, t), 1.0)], 1.0)  # (54)
         for made in lost:
             k = makers[made]
-            if b in instance.tasks[k].inputs and sum(w < k for w in model.writers(b)) == 1:
+            if b in model.always_read(k) and sum(w < k for w in model.writers(b)) == 1:
                 owed = [(("omega", b, t), 1.0), (("omega", made, t), -1.0)]
                 model.row("lost", [*here, *owed], 0.0)  # (55)
         if b in lost:
@@ -1001,7 +1006,7 @@ def _version_with_second_runs(
         needs.add(2 * m)
     leaves = is_last and block.finally_ == "host" and not held
     readers = {
-        (k, j) for k, j in again if b in instance.tasks[k].inputs and sum(w < k for w in writers) == number
+        (k, j) for k, j in again if b in model.always_read(k) and sum(w < k for w in writers) == number
     }
     chosen = model.choices_that_read(b, number)
     horizon = max([*needs, *(j for _, j in readers), *(2 * i + 2 for i, _ in chosen)], default=-1)

@@ -22,6 +22,7 @@ from pebbler.solver.linear.facade import solve_linear
 from pebbler.validate.bounds.arguments import least_times
 
 from ...adversary.instances import Shape, adversarial, with_own_inputs, with_own_outputs, with_takeovers
+from ...reading import in_place_again
 from ...samples import chunks, counts
 from ...validate.hostile import hostile_cluster, hostile_instance
 from .formulas import Rows, flow, patterns_of, several_gpus, with_second_runs
@@ -85,6 +86,10 @@ def test_the_rows_are_those_of_the_page(first: int) -> None:
 @pytest.mark.parametrize("count", counts(12, 150))
 def test_the_rows_of_what_algorithms_read_are_those_of_the_page(count: int) -> None:
     seen: Counter[str] = Counter()
+    for how in HOW:
+        model = recompute_model(in_place_again(), range(4), how)
+        units = model.nanoseconds, model.bytes
+        assert agree(with_second_runs(in_place_again(), range(4), how, *units), model)["read"]
     for seed in range(count):
         rng = Random(seed)
         shape = Shape(tasks=5, blocks=5, digits=1, reruns=seed % 3 > 0)

@@ -22,7 +22,7 @@ from pebbler.validate.check import check
 
 from ...adversary.instances import Shape, adversarial, with_own_inputs
 from ...adversary.theorems import with_least_budget
-from ...reading import algorithm, either, with_last
+from ...reading import algorithm, either, in_place_again, with_last
 from ...samples import counts
 from ...validate.random_programs import reads_otherwise
 
@@ -75,6 +75,18 @@ def test_a_second_run_serves_what_only_some_algorithms_read() -> None:
     assert bound is not None
     assert found is not None
     assert bound.lower_bound_ns == found.makespan_ns == 5
+
+
+@pytest.mark.parametrize("integrality", ["none", "all"])
+def test_what_runs_again_in_place_of_its_input_reads_it(integrality) -> None:
+    """x is made again for y, which overwrites it."""
+    instance = in_place_again()
+    bound, found = recompute_bound(instance, range(4), integrality=integrality), brute_force(instance)
+    assert bound is not None
+    assert found is not None
+    assert bound.lower_bound_ns == found.makespan_ns == 24
+    if bound.certificate is not None:
+        assert check_certificate(instance, bound.certificate).valid
 
 
 def test_refined_bounds_take_that_model() -> None:
