@@ -91,6 +91,32 @@ def in_place_again() -> Instance:
     return in_place(tasks=tasks, blocks=stay)
 
 
+def overwriting(instance: Instance) -> Instance:
+    """All blocks are alike, and the first output of a task may take over the place of its first input."""
+    blocks = tuple(
+        msgspec.structs.replace(
+            one,
+            bytes=512,
+            offload_ns=None if one.offload_ns is None else 100,
+            prefetch_ns=None if one.prefetch_ns is None else 100,
+        )
+        for one in instance.blocks
+    )
+    tasks = tuple(
+        msgspec.structs.replace(
+            task,
+            algorithms=tuple(
+                msgspec.structs.replace(one, takes_over=((task.outputs[0], task.inputs[0]),))
+                for one in task.algorithms
+            ),
+        )
+        if task.inputs and task.outputs
+        else task
+        for task in instance.tasks
+    )
+    return msgspec.structs.replace(instance, blocks=blocks, tasks=tasks)
+
+
 def masked(**keys: object) -> Instance:
     """The backward task of a ReLU reads x or a mask that the ReLU may make; z has no place beside x.
 

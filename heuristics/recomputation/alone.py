@@ -55,6 +55,8 @@ class PlanSearch:
         Per block, the task that may make it again, or -1.
     last
         Per task, the last stage in which it may run again.
+    over
+        Per task, the input whose place an output takes over where nothing needs it behind the run, or -1.
     seed
         Seed of the random decisions.
 
@@ -64,7 +66,7 @@ class PlanSearch:
         Time of the best plan so far; None while none has enough memory.
     """
 
-    def __init__(self, columns: Columns, maker: Integers, last: Integers, seed: int) -> None:
+    def __init__(self, columns: Columns, maker: Integers, last: Integers, over: Integers, seed: int) -> None:
         unit, tasks = columns.unit, columns.length
 
         def rounded(size: Integers) -> Integers:
@@ -82,6 +84,7 @@ class PlanSearch:
             at_end=columns.last == DEVICE,
             maker=np.where(maker >= 0, maker, -1),
             last=last,
+            over=over,
             begin=columns.touches.begin,
             block=columns.touches.block,
             kind=columns.touches.kind,

@@ -53,6 +53,8 @@ class Graph(NamedTuple):
         that may make it again, or -1.
     last
         Per task, the last stage in which it may run again.
+    over
+        Per task, the input whose place an output takes over where nothing needs it behind the run, or -1.
     begin, block, kind
         Per task, where its touches begin; per touch, the block and what is done with it.
     first, time, scratch
@@ -66,6 +68,7 @@ class Graph(NamedTuple):
     at_end: NDArray[np.bool_]
     maker: Integers
     last: Integers
+    over: Integers
     begin: Integers
     block: Integers
     kind: Integers
@@ -194,6 +197,10 @@ def _judge(graph: Graph, program: Program, runs: int, until: Integers) -> tuple[
                 until[d] = -1
             elif until[d] < i:
                 until[d] = i
+                if d == graph.over[k]:  # the output has its place: its bytes count once while this runs
+                    live[i] -= graph.size[d]
+                    if i + 1 < runs:
+                        live[i + 1] += graph.size[d]
     present = 0
     for d in range(len(graph.size)):
         if graph.at_start[d] and until[d] >= 0:

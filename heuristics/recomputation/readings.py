@@ -5,8 +5,8 @@ the algorithms alone that read so, the instance is an ordinary one, on which `Re
 again and what is copied; its schedules are schedules of the given instance. The search here goes from reading
 to reading. A change of what some tasks read takes over the best plan and its transfers, is searched for a
 moment, and stays if it is better. All runs of a task read the same blocks. A reading also says which outputs
-take over the places of inputs (`takeovers`). Of the outputs that may be left out, all runs of their tasks
-make those that some task reads in it, and leave out the others.
+take over the places of inputs, in each run behind which nothing needs these (`takeovers`). Of the outputs
+that may be left out, all runs of their tasks make those that some task reads in it, and leave out the others.
 
 Importing this module imports Numba.
 """
@@ -29,7 +29,7 @@ from ..gaps import Guide
 from ..methods import Refusal
 from .reruns import Plan, algorithms_of, last_stages, names_of, plan_of, useful
 from .search import RerunSearch
-from .takeovers import Merges, Pairs, merged, split
+from .takeovers import Pairs
 
 Reading = tuple[int, ...]
 """Per task with a choice, which of its ways it takes: 0 is to read its inputs and overwrite nothing."""
@@ -70,11 +70,9 @@ class Readings:
 
     def instance(self, reading: Reading, of: Instance | None = None) -> Instance:
         """Return the instance, or the same one in pages, with the algorithms alone that read so."""
-        return self._merged(reading, self._instance if of is None else of)[0]
-
-    def _merged(self, reading: Reading, given: Instance) -> tuple[Instance, Merges]:
-        tasks, taken = list(given.tasks), self._taken(reading)
-        for k, way in taken.items():
+        given = self._instance if of is None else of
+        tasks = list(given.tasks)
+        for k, way in self._taken(reading).items():
             task = tasks[k]
             tasks[k] = msgspec.structs.replace(
                 task,
@@ -82,13 +80,12 @@ class Readings:
                 outputs=task.makes(way.algorithms[0]),
                 algorithms=tuple(
                     msgspec.structs.replace(
-                        task.algorithms[a], inputs=msgspec.UNSET, outputs=msgspec.UNSET, takes_over=()
+                        task.algorithms[a], inputs=msgspec.UNSET, outputs=msgspec.UNSET, takes_over=way.over
                     )
                     for a in way.algorithms
                 ),
             )
-        plain = msgspec.structs.replace(given, tasks=tuple(tasks))
-        return merged(plain, {k: way.over for k, way in taken.items() if way.over})
+        return msgspec.structs.replace(given, tasks=tuple(tasks))
 
     def starts(self) -> list[Reading]:
         """Return the readings to begin with: the tasks' inputs, the fewest bytes, the fastest algorithms.
@@ -101,7 +98,7 @@ class Readings:
 
         def needed(task: Task, a: int) -> tuple[bool, int, int]:
             algorithm, read = task.algorithms[a], task.reads(a)
-            held = sum(blocks[d].bytes for d in (*read, *task.makes(a))) + algorithm.workspace_bytes
+            held = sum(blocks[d].bytes for d in (*task.holds(a), *task.makes(a))) + algorithm.workspace_bytes
             return not never.isdisjoint(read), held, algorithm.duration_ns
 
         def taken(task: Task, a: int) -> tuple[bool, int, int]:
@@ -116,14 +113,14 @@ class Readings:
         return list(dict.fromkeys(((0,) * len(self.tasks), best(needed), best(taken), over)))
 
     def of(self, chosen: Callable[[int], int]) -> Reading:
-        """Return the reading of the algorithms that are chosen for the tasks, which overwrites nothing."""
-        return tuple(
-            min(
-                (w for w, way in enumerate(ways) if chosen(k) in way.algorithms and not way.over),
-                key=lambda w: len(ways[w].algorithms),
-            )
-            for k, ways in self._ways.items()
-        )
+        """Return the reading of the algorithms that are chosen for the tasks, and of what they overwrite."""
+
+        def way_of(k: int, ways: Sequence[_Way]) -> int:
+            over = self._instance.tasks[k].algorithms[chosen(k)].takes_over
+            own = [w for w, way in enumerate(ways) if chosen(k) in way.algorithms and way.over == over]
+            return min(own, key=lambda w: len(ways[w].algorithms))
+
+        return tuple(way_of(k, ways) for k, ways in self._ways.items())
 
     def restored(self, reading: Reading, schedule: Schedule) -> Schedule:
         """Return a schedule of the instance of a reading as one of the given instance."""
@@ -136,8 +133,7 @@ class Readings:
             else operation
             for operation in schedule.operations
         )
-        _, merges = self._merged(reading, self._instance)
-        return split(msgspec.structs.replace(schedule, operations=operations), merges)
+        return msgspec.structs.replace(schedule, operations=operations)
 
     def numbers(self, reading: Reading, k: int) -> Sequence[int]:
         """Return the algorithms of a task that the instance of a reading has, by their given numbers."""

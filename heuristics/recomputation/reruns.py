@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -23,6 +23,7 @@ from ...validate.schedule import MemoryModel, Operation, Residence, Schedule
 from ..clock import look
 from ..gaps import Guide
 from ..program.builder import ProgramBuilder
+from .takeovers import Merges, Pairs, merged, pairs_of, split, without_takeovers
 
 Run = tuple[int, int]
 """A task, and the first run before which it runs; for the first run of a task, the task itself.
@@ -219,10 +220,19 @@ def names_of(instance: Instance, plan: Iterable[Run]) -> Names:
 class Unrolled(Names):
     """An instance in which second runs are tasks.
 
-    The blocks that one run writes of a tensor in parts form a tensor of their own.
+    The blocks that one run writes of a tensor in parts form a tensor of their own. Where an output takes over
+    the place of an input (`takeovers`), one block stands for both.
+
+    Attributes
+    ----------
+    instance
+        The instance.
+    merges
+        The blocks that stand for others.
     """
 
     instance: Instance
+    merges: Merges
 
 
 def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
@@ -233,9 +243,12 @@ def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
     instance
         Any instance.
     plan
-        Second runs, each of which `stages_of` allows.
+        Second runs, each of which `stages_of` allows. Outputs that may take over the places of inputs with
+        each algorithm of a task do so if nothing needs the input behind the run.
     """
     named = names_of(instance, plan)
+    wanted: dict[int, Pairs] = {}
+    instance, given = without_takeovers(instance), instance
     runs, copies = named.runs, named.copies
     numbers = {copy: d for d, copy in enumerate(copies)}
     latest = list(range(len(instance.blocks)))
@@ -250,6 +263,9 @@ def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
             for d in task.outputs:
                 latest[d] = numbers[d, (k, t)]
         outputs = tuple(latest[d] for d in task.outputs)
+        if given is not instance and (pairs := pairs_of(given.tasks[k])):
+            place = dict(zip(task.inputs, inputs, strict=True))
+            wanted[len(tasks)] = tuple((latest[d], place[x]) for d, x in pairs)
         tasks.append(
             msgspec.structs.replace(
                 task,
@@ -274,7 +290,7 @@ def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
         origin=msgspec.UNSET,
         layers=msgspec.UNSET,
     )
-    return Unrolled(runs, copies, again)
+    return Unrolled(runs, copies, *merged(again, wanted))
 
 
 def _copy(block: Block, name: str, run: Run | None, tensor: int, *, last: bool) -> Block:
@@ -292,6 +308,7 @@ def rolled_up(instance: Instance, again: Unrolled, schedule: Schedule, method: s
 
     Operations keep their order and their addresses. A block is not offloaded again while the host holds it.
     """
+    schedule = split(schedule, again.merges)
     memory: MemoryModel = schedule.memory_model
     position = {operation.id: p for p, operation in enumerate(schedule.operations)}
     acquired: dict[int | None, list[Residence]] = defaultdict(list)
@@ -304,22 +321,28 @@ def rolled_up(instance: Instance, again: Unrolled, schedule: Schedule, method: s
     start = {again.copies[r.block][0]: r.offset for r in acquired[None] if r.block is not None}
     builder = ProgramBuilder(instance, memory=memory, start=start)
     for p, operation in enumerate(schedule.operations):
-        _issue(builder, again, operation, acquired[operation.id])
+        overwritten = _issue(builder, again, operation, acquired[operation.id])
         for d in released[p]:
-            if not (operation.kind == "move" and operation.block == d):
-                builder.release(again.copies[d][0])
+            block = again.copies[d][0]
+            if not (operation.kind == "move" and operation.block == d) and block not in overwritten:
+                builder.release(block)
     return builder.finish(method)
 
 
 def _issue(
     builder: ProgramBuilder, again: Unrolled, operation: Operation, acquired: Sequence[Residence]
-) -> None:
+) -> Collection[int]:
+    """Issue an operation; return the blocks whose places its outputs take over."""
     at = {again.copies[r.block][0]: r.offset for r in acquired if r.block is not None}
     if operation.task is not None and operation.algorithm is not None:
         scratch = next((r.offset for r in acquired if r.workspace_of is not None), None)
-        places = {d: offset for d, offset in at.items() if offset is not None}
-        builder.run(again.runs[operation.task][0], operation.algorithm, at=places, workspace_at=scratch)
-        return
+        task = again.runs[operation.task][0]
+        pairs = dict(builder.instance.tasks[task].algorithms[operation.algorithm].takes_over)
+        taking = [again.copies[r.block][0] for r in acquired if r.block is not None and r.takes_over]
+        over = {d: pairs[d] for d in taking}
+        places = {d: offset for d, offset in at.items() if offset is not None and d not in over}
+        builder.run(task, operation.algorithm, at=places, workspace_at=scratch, over=over)
+        return over.values()
     assert operation.block is not None
     d = again.copies[operation.block][0]
     if operation.kind == "prefetch":
@@ -328,3 +351,4 @@ def _issue(
         builder.move(d, at=at[d])
     elif not builder.on_host(d):
         builder.offload(d)
+    return ()

@@ -31,10 +31,11 @@ from ..parts import require_parts_alike
 from ..search.columns import Integers, columns_of
 from ..search.descents import Descents
 from ..search.kernel import Problem
-from ..search.problem import arranged, stays
+from ..search.problem import arranged
 from ..search.program import program_of
 from .alone import PlanSearch, is_alone
 from .reruns import Plan, Run, last_stages, plan_of, rolled_up, unrolled, useful
+from .takeovers import pairs_of, without_takeovers
 from .unrolling import Unrolling, excess, unrolling
 
 _HISTORY = 20
@@ -107,9 +108,9 @@ class Point:
     @cached_property
     def bridges(self) -> tuple[Integers, Integers, Integers, Integers]:
         """Stays that a second run can replace: its task and stage, and the runs before and after the stay."""
-        block, after, until = stays(self.again.columns)
+        block, after, until = self.again.stays()
         stage = np.array([*(t for _, t in self.again.runs), len(self.makers.last)])[until]
-        maker = self.makers.of[np.array([d for d, _ in self.again.copies])[block]]
+        maker = self.makers.of[block]
         chosen = (until > after + 1) & (maker >= 0) & (maker < stage) & (stage <= self.makers.last[maker])
         return maker[chosen], stage[chosen], after[chosen], until[chosen]
 
@@ -120,7 +121,9 @@ class RerunSearch:
     Parameters
     ----------
     instance, memory
-        The instance to schedule, and the memory model.
+        The instance to schedule, and the memory model. What tasks read does not depend on algorithms. Outputs
+        that may take over the place of an input with each algorithm of a task do so where nothing needs the
+        input behind the run.
     seed
         Seed of the random decisions.
     without
@@ -158,7 +161,7 @@ class RerunSearch:
         require_copies(instance)
         if memory == "contiguous":
             require_parts_alike(instance)
-        self._columns = columns_of(instance, memory)
+        self._columns = columns_of(without_takeovers(instance), memory)
         last = np.array(last_stages(instance), dtype=np.int64)
         maker = np.full(len(instance.blocks), -1, dtype=np.int64)
         for k, task in enumerate(instance.tasks):
@@ -178,7 +181,8 @@ class RerunSearch:
         """Return a search for plans alone; None where plans do not say all, or nothing may run again."""
         if not self._candidates or not is_alone(self._columns):
             return None
-        return PlanSearch(self._columns, self._makers.of, self._makers.last, self.seed)
+        over = np.array([next((x for _, x in pairs_of(task)), -1) for task in self.instance.tasks])
+        return PlanSearch(self._columns, self._makers.of, self._makers.last, over, self.seed)
 
     # --- what is known ----------------------------------------------------------------------------
 

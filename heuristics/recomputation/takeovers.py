@@ -2,8 +2,8 @@
 
 An output that takes over a place is what an update in place makes of the input. So where nothing needs the
 input later, an instance in which the task **updates** the input, and later tasks touch that block in place of
-the output, stands for the takeover: it has the same sizes, times and places. A task that updates does not run
-again. In a schedule, the block is **split** again: until the run it is the input, from then on the output.
+the output, stands for the takeover: it has the same sizes, times and places. Nothing runs twice in that
+instance. In a schedule, the block is **split** again: until the run it is the input, from then on the output.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ...instances.instance import Block, Instance
+from ...instances.instance import Block, Instance, Task
 from ...validate.schedule import Residence, Schedule
 
 Pairs = tuple[tuple[int, int], ...]
@@ -22,13 +22,34 @@ Merges = dict[int, list[tuple[int, int]]]
 """Per block that stands for others: the tasks that update it in place of writing a block, and that block."""
 
 
+def pairs_of(task: Task) -> Pairs:
+    """Return the outputs of a task that may take over places of inputs with each of its algorithms."""
+    own = [algorithm.takes_over for algorithm in task.algorithms]
+    return own[0] if own[0] and all(pairs == own[0] for pairs in own) else ()
+
+
+def without_takeovers(instance: Instance) -> Instance:
+    """Return the instance in which no output takes over a place."""
+    if not instance.reads_vary:
+        return instance
+    tasks = tuple(
+        msgspec.structs.replace(
+            task, algorithms=tuple(msgspec.structs.replace(a, takes_over=()) for a in task.algorithms)
+        )
+        if any(a.takes_over for a in task.algorithms)
+        else task
+        for task in instance.tasks
+    )
+    return msgspec.structs.replace(instance, tasks=tasks)
+
+
 def merged(instance: Instance, wanted: Mapping[int, Pairs]) -> tuple[Instance, Merges]:
     """Return an instance in which tasks update inputs in place of writing outputs, and which they are.
 
     Parameters
     ----------
     instance
-        An instance in which what tasks read does not depend on algorithms.
+        An instance in which nothing runs twice, and what tasks read does not depend on algorithms.
     wanted
         Pairs by task. Those are left out whose input is needed later, or whose blocks are copied differently.
         So are all of them where host memory has a budget.

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...instances.instance import Instance
-from ..search.columns import ABSENT, HOST, OUTPUT, Columns, Integers, Touches, integers
+from ..search.columns import ABSENT, HOST, INPUT, OUTPUT, UPDATE, Columns, Integers, Touches, integers
 from ..search.problem import first_writers, stays
 from .reruns import Names, Plan, names_of
+from .takeovers import Merges, pairs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,21 @@ class Unrolling(Names):
     ----------
     columns
         As `columns_of` of that instance, with other numbers of tensors.
+    merges
+        The blocks that stand for others.
     """
 
     columns: Columns
+    merges: Merges
+
+    def stays(self) -> tuple[Integers, Integers, Integers]:
+        """Return the stays of blocks between uses, as `stays`, with the original block of each."""
+        block, after, until = stays(self.columns)
+        original = integers([d for d, _ in self.copies])[block]
+        for place, changes in self.merges.items():
+            for i, d in changes:
+                original[(block == place) & (after >= i)] = self.copies[d][0]
+        return original, after, until
 
 
 def unrolling(instance: Instance, columns: Columns, plan: Plan) -> Unrolling:
@@ -68,25 +81,75 @@ def unrolling(instance: Instance, columns: Columns, plan: Plan) -> Unrolling:
     tensor, tensors = columns.tensor[original], int(columns.tensor.max(initial=0)) + 1
     again = np.concatenate((np.zeros(blocks, dtype=np.int64), maker + 1))
     _, of_algorithms = _gathered(np.append(0, np.cumsum(columns.choices)), of)
-    return Unrolling(
-        runs=named.runs,
-        copies=named.copies,
-        columns=columns._replace(
-            size=columns.size[original],
-            times=columns.times[original],
-            shares=columns.shares[original],
-            first=np.where(again > 0, ABSENT, columns.first[original]),
-            last=np.where(is_last, columns.last[original], ABSENT),
-            carried=columns.carried[original] & (again == 0),
-            tensor=np.where(tensor < 0, -1, again * tensors + tensor),
-            begin=columns.begin[original],
-            touches=touches,
-            algorithms=columns.algorithms[of_algorithms],
-            choices=columns.choices[of],
-            kind=columns.kind[of],
-            slows=columns.slows[of] if len(columns.slows) else columns.slows,
-        ),
+    apart = columns._replace(
+        size=columns.size[original],
+        times=columns.times[original],
+        shares=columns.shares[original],
+        first=np.where(again > 0, ABSENT, columns.first[original]),
+        last=np.where(is_last, columns.last[original], ABSENT),
+        carried=columns.carried[original] & (again == 0),
+        tensor=np.where(tensor < 0, -1, again * tensors + tensor),
+        begin=columns.begin[original],
+        touches=touches,
+        algorithms=columns.algorithms[of_algorithms],
+        choices=columns.choices[of],
+        kind=columns.kind[of],
+        slows=columns.slows[of] if len(columns.slows) else columns.slows,
     )
+    wanted = _wanted(instance, named, touched, touches) if instance.reads_vary else {}
+    merges, whole = _merged(apart, wanted) if wanted and columns.host < 0 else ({}, apart)
+    return Unrolling(named.runs, named.copies, whole, merges)
+
+
+def _wanted(
+    instance: Instance, named: Names, touched: Integers, touches: Touches
+) -> dict[int, list[tuple[int, int]]]:
+    """Return, per run, the indices of touches of outputs and of the inputs whose places they may take over.
+
+    `touched` has the original blocks of `touches`.
+    """
+    pairs = {k: own for k, task in enumerate(instance.tasks) if (own := pairs_of(task))}
+    wanted = {}
+    for i, (k, _) in enumerate(named.runs):
+        if k in pairs:
+            begin, end = touches.begin[i : i + 2].tolist()
+            at = {
+                (d, kind): begin + e
+                for e, (d, kind) in enumerate(
+                    zip(touched[begin:end].tolist(), touches.kind[begin:end].tolist(), strict=True)
+                )
+            }
+            wanted[i] = [(at[d, OUTPUT], at[x, INPUT]) for d, x in pairs[k]]
+    return wanted
+
+
+def _merged(columns: Columns, wanted: dict[int, list[tuple[int, int]]]) -> tuple[Merges, Columns]:
+    """Return blocks that stand for others, and columns in which they do, as `takeovers.merged` makes them."""
+    begin, task, block, kind = columns.touches
+    block, kind, last = block.copy(), kind.copy(), columns.last.copy()
+    last_touch = np.full(len(columns.size), -1)
+    np.maximum.at(last_touch, columns.touches.block, task)
+    stands = np.arange(len(columns.size))
+    kept = np.ones(len(block), dtype=bool)
+    merges: Merges = {}
+    for i, own in wanted.items():
+        for output, read in own:
+            d, x = int(block[output]), int(block[read])
+            alike = columns.size[d] == columns.size[x] and (columns.times[d] == columns.times[x]).all()
+            if not alike or last_touch[x] != i or last[stands[x]] != ABSENT or columns.carried[x]:
+                continue
+            place = stands[d] = int(stands[x])
+            merges.setdefault(place, []).append((i, d))
+            last[place], last[d] = last[d], ABSENT
+            kept[output], kind[read] = False, UPDATE
+    order = np.argsort(3 * task[kept] + kind[kept], kind="stable")
+    touches = Touches(
+        begin=begin - np.append(0, np.cumsum(~kept))[begin],
+        task=task[kept][order],
+        block=stands[block[kept]][order],
+        kind=kind[kept][order],
+    )
+    return merges, columns._replace(last=last, touches=touches)
 
 
 def _gathered(begin: Integers, rows: Integers) -> tuple[Integers, Integers]:

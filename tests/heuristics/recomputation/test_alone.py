@@ -13,8 +13,10 @@ from pebbler.heuristics.methods import Limits
 from pebbler.heuristics.recomputation.alone import PlanSearch, is_alone
 from pebbler.heuristics.recomputation.reruns import last_stages
 from pebbler.heuristics.recomputation.search import RerunSearch
+from pebbler.heuristics.recomputation.takeovers import pairs_of, without_takeovers
 from pebbler.heuristics.search.columns import columns_of
 from pebbler.instances.instance import Instance
+from pebbler.instances.memory import unlimited_peak, with_budget
 from pebbler.instances.suites.generators import Knobs, generate
 from pebbler.instances.suites.shapes import Layered
 from pebbler.instances.suites.tiny import recomputing, scaled, without_copies
@@ -22,6 +24,8 @@ from pebbler.instances.units import PAGE_BYTES
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.flow.recompute_method import flow_recompute
 from pebbler.validate.check import check
+
+from ...reading import overwriting
 
 
 def tiny(seed: int) -> Instance:
@@ -48,8 +52,10 @@ def search_of(instance: Instance, seed: int = 0) -> PlanSearch:
     for k, task in enumerate(instance.tasks):
         if task.recomputable:
             maker[[*task.outputs]] = k
-    columns = columns_of(instance, "divisible")
-    return PlanSearch(columns, maker, np.array(last_stages(instance), dtype=np.int64), seed)
+    columns = columns_of(without_takeovers(instance), "divisible")
+    last = np.array(last_stages(instance), dtype=np.int64)
+    over = np.array([next((x for _, x in pairs_of(task)), -1) for task in instance.tasks])
+    return PlanSearch(columns, maker, last, over, seed)
 
 
 @pytest.mark.parametrize("seeds", [range(start, start + 20) for start in range(0, 80, 20)])
@@ -63,6 +69,23 @@ def test_tiny_instances_are_solved_as_by_exhaustive_search(seeds: range) -> None
         assert search.time_ns == (None if optimum is None else optimum.makespan_ns), seed
         solved += optimum is not None
     assert solved > 5
+
+
+@pytest.mark.parametrize("seeds", [range(0, 20), range(20, 40)])
+def test_so_are_those_whose_outputs_take_over_places(seeds: range) -> None:
+    solved = shorter = 0
+    for seed in seeds:
+        instance = overwriting(tiny(seed))
+        instance = with_budget(instance, unlimited_peak(without_takeovers(instance)) - 512)
+        optimum = brute_force(instance, "divisible", most_states=30_000)
+        beside = search_of(without_takeovers(instance))
+        search = search_of(instance)
+        for one in (search, beside):
+            one.run(work=200_000)
+        assert search.time_ns == (None if optimum is None else optimum.makespan_ns), seed
+        solved += optimum is not None
+        shorter += search.time_ns != beside.time_ns
+    assert min(solved, shorter) > 2
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -6,12 +6,15 @@ import msgspec
 import pytest
 
 from pebbler.heuristics.recomputation.readings import Readings
+from pebbler.heuristics.recomputation.reruns import rolled_up, unrolled
 from pebbler.heuristics.recomputation.takeovers import merged, split
 from pebbler.instances.instance import Instance, Task
+from pebbler.instances.suites.tiny import scaled
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.solver.solve import solve
 from pebbler.validate.check import check
 
-from ...reading import algorithm, block, in_place
+from ...reading import algorithm, block, in_place, in_place_again
 
 
 def chain(count: int, **last: object) -> Instance:
@@ -80,10 +83,12 @@ def test_a_schedule_is_split_where_the_run_is() -> None:
     made = msgspec.structs.replace(made, blocks=(*made.blocks, block("f", 4)), tasks=tasks)
     readings = Readings(made)
     reading = readings.starts()[-1]
-    assert readings.instance(reading).tasks[1].updates == (0,)
-    found = solve(readings.instance(reading), "brute-force").schedule
+    again = unrolled(readings.instance(reading), frozenset())
+    assert again.instance.tasks[1].updates == (0,)
+    found = solve(again.instance, "brute-force").schedule
     assert found is not None
-    schedule = readings.restored(reading, found)
+    together = rolled_up(readings.instance(reading), again, found, "brute-force")
+    schedule = readings.restored(reading, together)
     assert check(made, schedule).reasons == ()
     assert schedule.makespan_ns == found.makespan_ns == 25
     assert [o.block for o in schedule.operations if o.kind != "run"] == [1, 1]
@@ -101,3 +106,13 @@ def test_the_method_takes_over_places_where_there_is_no_other_way(memory) -> Non
     assert result.schedule is not None
     assert check(large, result.schedule).valid
     assert solve(large, "flow", time_limit=1.0).makespan_ns is None
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_a_second_run_takes_over_a_place(memory) -> None:
+    instance = scaled(in_place_again(), size=PAGE_BYTES // 2)
+    result = solve(instance, "flow-recompute", time_limit=2.0, memory=memory)
+    assert (result.makespan_ns, result.lower_bound_ns) == (24, 24)
+    assert result.schedule is not None
+    assert check(instance, result.schedule).valid
+    assert [residence.takes_over for residence in result.schedule.residences].count(True) == 2

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from pebbler.heuristics.recomputation.reruns import Plan, order_of, stages_of, unrolled, useful
+from pebbler.heuristics.recomputation.takeovers import without_takeovers
 from pebbler.heuristics.recomputation.unrolling import excess, unrolling
 from pebbler.heuristics.search.columns import Columns, columns_of
 from pebbler.instances.instance import Instance, Link, Slowdown
@@ -14,6 +17,7 @@ from pebbler.instances.memory import footprint, stuck_bytes
 from pebbler.instances.suites.tiny import recomputing
 from pebbler.validate.schedule import MemoryModel
 
+from ...reading import overwriting
 from ...samples import chunks
 
 MEMORIES: tuple[MemoryModel, ...] = ("contiguous", "divisible")
@@ -63,6 +67,37 @@ def test_columns_of_a_plan_are_those_of_the_unrolled_instance(first: int) -> Non
                 np.testing.assert_equal(value, getattr(other, name), err_msg=f"{name} of {seed}")
             copies += len(again.copies) - len(instance.blocks)
     assert copies > 100
+
+
+@pytest.mark.parametrize("first", chunks(range(0, 60, 30)))
+def test_one_block_stands_for_an_output_and_the_input_that_it_overwrites(first: int) -> None:
+    merges = second = 0
+    for seed in range(first, first + 30):
+        instance, rng = overwriting(recomputing(seed, parts=False)), np.random.default_rng(seed)
+        for memory in MEMORIES:
+            plan = useful(instance, any_plan(instance, rng))
+            again = unrolled(instance, plan)
+            made = unrolling(instance, columns_of(without_takeovers(instance), memory), plan)
+            assert made.merges == again.merges
+            assert by_task(made.columns) == by_task(columns_of(again.instance, memory))
+            np.testing.assert_equal(made.columns.last, columns_of(again.instance, memory).last)
+            changes = [i for changes in made.merges.values() for i, _ in changes]
+            merges += len(changes)
+            second += sum(again.runs[i][0] != again.runs[i][1] for i in changes)
+            for block, after, until in zip(*made.stays(), strict=True):
+                if until < len(again.runs):  # the run that ends a stay touches the original block of it
+                    k = again.runs[until][0]
+                    assert block in instance.tasks[k].blocks
+                assert after < 0 or block in instance.tasks[again.runs[after][0]].blocks
+    assert min(merges, second) > 20
+
+
+def by_task(columns: Columns) -> list[list[tuple[int, int]]]:
+    """What each task touches, and how."""
+    each = zip(columns.touches.block.tolist(), columns.touches.kind.tolist(), strict=True)
+    touches = list(each)
+    begin = columns.touches.begin.tolist()
+    return [sorted(touches[i:j]) for i, j in pairwise(begin)]
 
 
 @pytest.mark.parametrize("first", chunks(range(0, 90, 30)))
