@@ -82,9 +82,9 @@ def flow_recompute(instance: Instance, limits: Limits) -> Answer:
     if instance.reads_vary:
         if instance.carried:
             raise Refusal(
-                "what a task reads or makes depends on its algorithm, and blocks are carried: no method plans "
-                "both; leave out 'inputs', 'outputs' and 'takes_over' of algorithms, or begin the blocks on "
-                "the device"
+                "what a task reads or makes depends on its algorithm, and blocks are carried: no method "
+                "plans both; leave out 'inputs', 'outputs' and 'takes_over' of algorithms, or begin the "
+                "blocks on the device"
             )
         return _ReadingAlone(alone, limits).answer() if is_alone else ReadingRun(instance, limits).answer()
     if is_alone:
