@@ -8,21 +8,15 @@ gap. ``--write FILE`` puts the table into the page. It can be stopped at any tim
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import pickle
-import re
-from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
+from monet_files import Published, read_folder
 from pebbler.benchmark.output.markdown import markdown, publish
 from pebbler.benchmark.report.exhibits import percent
 from pebbler.benchmark.sweeps.jobs import GRACE, Job, Setting
@@ -31,7 +25,6 @@ from pebbler.benchmark.sweeps.results import Results, Run, origins, read_latest
 from pebbler.benchmark.sweeps.runner import make
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.files import encode, write_atomically
-from pebbler.instances.foreign.recomputation import instance_of_data
 from pebbler.instances.instance import Instance
 from pebbler.instances.suites.tiny import scaled
 from pebbler.instances.units import PAGE_BYTES
@@ -44,157 +37,6 @@ CLOSE = 0.01
 DATA = Path("docs/data/against-monet.sqlite")
 PUBLISHED = DATA.with_suffix(".json")
 BEGIN, END = "<!-- begin monet -->\n", "<!-- end monet -->\n"
-KIB = 1024
-"""Bytes of a unit of size, as Checkmate's program has it there."""
-GIB = 1024 * KIB
-"""Units of a gibibyte, which is what a GB is there."""
-PER_MS = 100
-"""Units of time in a millisecond, as Checkmate's program has it there."""
-
-
-class Published(msgspec.Struct, frozen=True):
-    """What Gurobi found for Checkmate's program, as its log says.
-
-    Attributes
-    ----------
-    value, bound
-        The best objective and the best bound, in hundredths of a millisecond; None where there is none.
-    seconds, threads
-        How long it took, with how many threads.
-    """
-
-    value: int | None
-    bound: int | None
-    seconds: float
-    threads: int
-
-
-# --- reading their files --------------------------------------------------------------------------------
-
-
-_PLAIN = {(kind.__module__, kind.__name__): kind for kind in (defaultdict, OrderedDict, list, set, dict)}
-"""Classes that their files may have, by module and name."""
-
-
-_FIGURES = ("dtype", "ndarray", "scalar", "_reconstruct")
-"""What of NumPy's their files may have."""
-
-
-class _Record:
-    """An object of their program: its attributes, and nothing that it does."""
-
-    def __init__(self, *_: object) -> None: ...
-
-
-def _inner(_: object, __: str) -> type[_Record]:
-    """Return the class of a name within another class."""
-    return _Record
-
-
-class _Reader(pickle.Unpickler):
-    """Reads pickles of theirs without running anything of theirs: classes become records."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return the class of a name: a plain one, one of NumPy's for figures, or a record."""
-        if found := _PLAIN.get((module, name)):
-            return found
-        if module == "builtins" and name == "getattr":
-            return _inner
-        if re.fullmatch(r"numpy(\.(_core|core)\.multiarray)?", module) and name in _FIGURES:
-            return super().find_class(module.replace(".core.", "._core."), name)
-        if module.split(".")[0] in ("monet", "checkmate", "__main__"):
-            return _Record
-        raise pickle.UnpicklingError(f"it has {module}.{name}, which is not read")
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """A network that they solved: its name with the batch, its graph, and what is always on the device."""
-
-    name: str
-    graph: bytes
-    resident: int
-
-
-def read_network(path: Path) -> Network:
-    """Return the network of a schedule of theirs.
-
-    Every node is an operator with one output. Sizes and times are rounded as in their program.
-
-    Raises
-    ------
-    PebblerError
-        When the file cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            information, _ = _Reader(file).load()
-        nodes = [information.nodes[i] for i in range(len(information.nodes))]
-        graph = {
-            "graph": {"order": list(range(len(nodes)))},
-            "nodes": [
-                {
-                    "id": i,
-                    "cost_ram": round(float(node.mem) / KIB),
-                    "cost_cpu": round(float(node.workspace_compute[0]) * PER_MS),
-                }
-                for i, node in enumerate(nodes)
-            ],
-            "links": [{"source": int(u), "target": int(v)} for u, v, _ in information.edge_list],
-        }
-        name = f"{information.model_name}/{information.bs}"
-        return Network(name, json.dumps(graph).encode(), round(float(nodes[-1].fixed_mem) / KIB))
-    except (OSError, ValueError, TypeError, AttributeError, KeyError, IndexError, EOFError) as error:
-        raise PebblerError(f"{path} cannot be read: {error}; copy monet-schedules anew") from None
-    except pickle.UnpicklingError as error:
-        raise PebblerError(f"{path} is no schedule of MONeT's authors: {error}") from None
-
-
-def read_log(path: Path) -> Published | None:
-    """Return what a log of Gurobi ends with; None if it does not get that far."""
-    text = path.read_text(errors="replace")
-    ends = re.findall(r"^Best objective (\S+), best bound (\S+), gap", text, re.MULTILINE)
-    took = re.findall(r"^Explored .* in ([\d.]+) seconds", text, re.MULTILINE)
-    threads = re.findall(r"^Thread count was (\d+)", text, re.MULTILINE)
-    if not (ends and took and threads):
-        return None
-    value, bound = (None if figure == "-" else round(float(figure)) for figure in ends[-1])
-    return None if value is bound is None else Published(value, bound, float(took[-1]), int(threads[-1]))
-
-
-def read_folder(folder: Path) -> tuple[dict[str, Instance], dict[str, Published]]:
-    """Return the problems of a copy of monet-schedules, and what its logs say of each.
-
-    Those are taken that Checkmate's program was solved for, under every budget with a log that gives a value
-    or a bound.
-
-    Raises
-    ------
-    PebblerError
-        When the folder has none of them.
-    """
-    problems, published = {}, {}
-    for place in sorted(folder.glob("checkmate_*")):
-        schedules = sorted(place.glob("checkmate_solution_*.pkl"))
-        if not schedules:
-            continue
-        network = read_network(schedules[0])
-        instance = instance_of_data(network.graph, network.name)
-        for log in sorted(place.iterdir()):
-            budget = re.search(r"_(\d+(?:\.\d+)?)(?:_new|_noconv\.out)?$", log.name)
-            if budget is None or (told := read_log(log)) is None:
-                continue
-            gigabytes = float(budget[1])
-            name = f"{network.name}, {gigabytes:g} GB"
-            published[name] = told
-            problems[name] = replace(
-                instance, name=name, budget_bytes=round(gigabytes * GIB) - network.resident
-            )
-    if not problems:
-        raise PebblerError(
-            f"{folder} has no schedules and logs of Checkmate's program; copy monet-schedules anew"
-        )
-    return problems, published
 
 
 # --- runs -----------------------------------------------------------------------------------------------
@@ -228,10 +70,19 @@ def wide(problems: Mapping[str, Instance], runs: Iterable[Run]) -> dict[str, Ins
 
 
 def report(runs: Sequence[Run], published: Mapping[str, Published]) -> str:
-    """Return the table as Markdown, and what it adds up to."""
+    """Return a table for each of the two programs as Markdown, and what it adds up to."""
     own: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
         own.setdefault(run.about.problem, {}).setdefault(run.setting.memory_model, []).append(run)
+    monet = {name: found for name, found in own.items() if " " in name.partition(", ")[0]}
+    checkmate = {name: found for name, found in own.items() if name not in monet}
+    named = (("Checkmate's program", checkmate), ("MONeT's own program", monet))
+    tables = (f"**{title}.** {_table(found, published)}\n" for title, found in named if found)
+    return "".join(tables) + "".join(f"- {origin}.\n" for origin in origins(runs))
+
+
+def _table(own: Mapping[str, Mapping[str, list[Run]]], published: Mapping[str, Published]) -> str:
+    """Return the table of some problems, by name and memory model, behind what it adds up to."""
     rows, gaps = [], []
     met = tighter = shown = 0
     for name in sorted(own, key=_rank):
@@ -271,7 +122,7 @@ def report(runs: Sequence[Run], published: Mapping[str, Published]) -> str:
         if gaps
         else ""
     )
-    return text + markdown(header, rows) + "\n" + "".join(f"- {origin}.\n" for origin in origins(runs))
+    return text + markdown(header, rows)
 
 
 def _rank(name: str) -> tuple[str, float]:
