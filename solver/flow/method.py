@@ -414,6 +414,8 @@ class FlowRun:
         """Solve a model, for its bound and for its decisions."""
         checkpoints = self.checkpoints.choose(stage.count)
         linear, take = self._model(checkpoints, stage)
+        if self._late():  # to build it took the time that was left
+            return
         result = self._solved(worker, linear, stage.time_limit)
         if result is not None:
             self.cut = self.cut or result.status not in ("optimal", "infeasible")
