@@ -129,12 +129,12 @@ def test_methods_that_search_do_so_on_all_gpus_unless_it_is_left_out(
         ("modnn", (), 1),
         ("flow", (), 2),
     ):
-        result = solve(instance, method, time_limit=1.0, without=without)
+        result = solve(instance, method, time_limit=0.5, without=without)
         assert result.schedule is not None
         assert check_cluster(instance, result.schedule).valid
         assert len(calls) == searched, method
-    solve(instance, "local-search", time_limit=1.0, memory="paged")
-    assert solve(one_gpu(instance), "local-search", time_limit=1.0).schedule is not None
+    solve(instance, "local-search", time_limit=0.5, memory="paged")
+    assert solve(one_gpu(instance), "local-search", time_limit=0.5).schedule is not None
     assert len(calls) == 2
 
 
