@@ -615,6 +615,7 @@ def _require_own_outputs(task: Task, where: str) -> None:
 
 def _require_optional(instance: Instance) -> None:
     """What algorithms leave out is a whole block, and nothing needs it that has no other algorithm."""
+    needed = {d: task.name for task in instance.tasks for d in task.must_read} if instance.optional else {}
     for d in sorted(instance.optional):
         block, (k, *others) = instance.blocks[d], instance.writers[d]
         where = f"tasks[{k}] ('{instance.tasks[k].name}'): an algorithm leaves out '{block.name}'"
@@ -623,12 +624,11 @@ def _require_optional(instance: Instance) -> None:
                 f"{where}, which has a place finally, is a part of a tensor, or is updated later; name it in "
                 "its 'outputs'"
             )
-        for task in instance.tasks:
-            if d in task.must_read:
-                raise FormatError(
-                    f"{where}, and every algorithm of '{task.name}' reads it; give that an algorithm that "
-                    "does not"
-                )
+        if d in needed:
+            raise FormatError(
+                f"{where}, and every algorithm of '{needed[d]}' reads it; give that an algorithm that does "
+                "not"
+            )
 
 
 def _require_places(instance: Instance, task: Task, where: str) -> None:

@@ -92,7 +92,7 @@ def in_place_again() -> Instance:
 
 
 def overwriting(instance: Instance) -> Instance:
-    """All blocks are alike, and the first output of a task may take over the place of its first input."""
+    """All blocks are alike, and outputs of a task may take over the places of its inputs, each of one."""
     blocks = tuple(
         msgspec.structs.replace(
             one,
@@ -106,7 +106,7 @@ def overwriting(instance: Instance) -> Instance:
         msgspec.structs.replace(
             task,
             algorithms=tuple(
-                msgspec.structs.replace(one, takes_over=((task.outputs[0], task.inputs[0]),))
+                msgspec.structs.replace(one, takes_over=tuple(zip(task.outputs, task.inputs, strict=False)))
                 for one in task.algorithms
             ),
         )

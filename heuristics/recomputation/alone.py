@@ -24,6 +24,7 @@ import numpy as np
 from ..search.columns import DEVICE, HOST, Columns, Integers
 from .annealing import AT, BEST, RUNS, TIME, Graph, Program, State, anneal, keep, set_off
 from .reruns import Plan
+from .unrolling import Overwrites
 
 _ROOM = 8
 """Number of second runs that there is room for, per task; a change that needs more is not made."""
@@ -55,10 +56,10 @@ class PlanSearch:
         Per block, the task that may make it again, or -1.
     last
         Per task, the last stage in which it may run again.
-    over
-        Per task, the input whose place an output takes over where nothing needs it behind the run, or -1.
     seed
         Seed of the random decisions.
+    overwrites
+        The outputs that take over places of inputs where nothing needs these behind the run.
 
     Attributes
     ----------
@@ -66,7 +67,9 @@ class PlanSearch:
         Time of the best plan so far; None while none has enough memory.
     """
 
-    def __init__(self, columns: Columns, maker: Integers, last: Integers, over: Integers, seed: int) -> None:
+    def __init__(
+        self, columns: Columns, maker: Integers, last: Integers, seed: int, overwrites: Overwrites
+    ) -> None:
         unit, tasks = columns.unit, columns.length
 
         def rounded(size: Integers) -> Integers:
@@ -75,6 +78,8 @@ class PlanSearch:
         self._unit, self._pool = unit, max(columns.pool, 0)
         again = np.flatnonzero(last > np.arange(tasks))
         first = np.append(0, np.cumsum(columns.choices))
+        over = np.zeros(len(columns.touches.block), dtype=bool)
+        over[[int(columns.touches.begin[k]) + e for k, own in overwrites.items() for _, e in own]] = True
         duration, scratch = columns.algorithms.T
         self._graph = Graph(
             pool=self._pool // unit * unit,
@@ -84,10 +89,10 @@ class PlanSearch:
             at_end=columns.last == DEVICE,
             maker=np.where(maker >= 0, maker, -1),
             last=last,
-            over=over,
             begin=columns.touches.begin,
             block=columns.touches.block,
             kind=columns.touches.kind,
+            over=over,
             first=first,
             time=np.ascontiguousarray(duration),
             scratch=rounded(scratch),

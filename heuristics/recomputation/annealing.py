@@ -53,10 +53,9 @@ class Graph(NamedTuple):
         that may make it again, or -1.
     last
         Per task, the last stage in which it may run again.
-    over
-        Per task, the input whose place an output takes over where nothing needs it behind the run, or -1.
-    begin, block, kind
-        Per task, where its touches begin; per touch, the block and what is done with it.
+    begin, block, kind, over
+        Per task, where its touches begin; per touch, the block, what is done with it, and whether an output
+        takes over its place if nothing needs it behind the run.
     first, time, scratch
         Per task, where its algorithms begin; per algorithm, duration and workspace.
     """
@@ -68,10 +67,10 @@ class Graph(NamedTuple):
     at_end: NDArray[np.bool_]
     maker: Integers
     last: Integers
-    over: Integers
     begin: Integers
     block: Integers
     kind: Integers
+    over: NDArray[np.bool_]
     first: Integers
     time: Integers
     scratch: Integers
@@ -197,7 +196,7 @@ def _judge(graph: Graph, program: Program, runs: int, until: Integers) -> tuple[
                 until[d] = -1
             elif until[d] < i:
                 until[d] = i
-                if d == graph.over[k]:  # the output has its place: its bytes count once while this runs
+                if graph.over[e]:  # the output has its place: its bytes count once while this runs
                     live[i] -= graph.size[d]
                     if i + 1 < runs:
                         live[i + 1] += graph.size[d]

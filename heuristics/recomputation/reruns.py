@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -178,10 +178,17 @@ class Names:
         Per task, the run of the original instance that it stands for.
     copies
         Per block, the original block and the second run that writes this copy; None for the first copy.
+    merges
+        The blocks that stand for others.
     """
 
     runs: tuple[Run, ...]
     copies: tuple[tuple[int, Run | None], ...]
+    merges: Merges = field(default_factory=dict, kw_only=True)
+
+    def standing(self, place: int, after: int) -> int:
+        """Return the block for which another one stands behind a task, or the block itself."""
+        return next((d for i, d in reversed(self.merges.get(place, [])) if i <= after), place)
 
     def translated(self, guide: Guide, other: Names) -> Guide:
         """Return a guide for the same instance under another plan, with the gaps and runs that exist in both.
@@ -189,12 +196,13 @@ class Names:
         A second run that is new takes the algorithm of the first run.
         """
         task = {run: i for i, run in enumerate(other.runs)}
-        block = {copy: d for d, copy in enumerate(other.copies)}
+        places = {d: place for place, changes in other.merges.items() for _, d in changes}
+        block = {copy: places.get(d, d) for d, copy in enumerate(other.copies)}
 
         def gaps(these: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
             found = []
             for d, after in these:
-                where = block.get(self.copies[d])
+                where = block.get(self.copies[self.standing(d, after)])
                 since = -1 if after < 0 else task.get(self.runs[after])
                 if where is not None and since is not None:
                     found.append((where, since))
@@ -222,17 +230,9 @@ class Unrolled(Names):
 
     The blocks that one run writes of a tensor in parts form a tensor of their own. Where an output takes over
     the place of an input (`takeovers`), one block stands for both.
-
-    Attributes
-    ----------
-    instance
-        The instance.
-    merges
-        The blocks that stand for others.
     """
 
     instance: Instance
-    merges: Merges
 
 
 def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
@@ -247,8 +247,8 @@ def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
         each algorithm of a task do so if nothing needs the input behind the run.
     """
     named = names_of(instance, plan)
-    wanted: dict[int, Pairs] = {}
-    instance, given = without_takeovers(instance), instance
+    pairs, wanted = pairs_of(instance), dict[int, Pairs]()
+    instance = without_takeovers(instance)
     runs, copies = named.runs, named.copies
     numbers = {copy: d for d, copy in enumerate(copies)}
     latest = list(range(len(instance.blocks)))
@@ -263,9 +263,9 @@ def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
             for d in task.outputs:
                 latest[d] = numbers[d, (k, t)]
         outputs = tuple(latest[d] for d in task.outputs)
-        if given is not instance and (pairs := pairs_of(given.tasks[k])):
+        if k in pairs:
             place = dict(zip(task.inputs, inputs, strict=True))
-            wanted[len(tasks)] = tuple((latest[d], place[x]) for d, x in pairs)
+            wanted[len(tasks)] = tuple((latest[d], place[x]) for d, x in pairs[k])
         tasks.append(
             msgspec.structs.replace(
                 task,
@@ -290,7 +290,8 @@ def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
         origin=msgspec.UNSET,
         layers=msgspec.UNSET,
     )
-    return Unrolled(runs, copies, *merged(again, wanted))
+    again, merges = merged(again, wanted)
+    return Unrolled(runs, copies, again, merges=merges)
 
 
 def _copy(block: Block, name: str, run: Run | None, tensor: int, *, last: bool) -> Block:

@@ -35,8 +35,8 @@ from ..search.problem import arranged
 from ..search.program import program_of
 from .alone import PlanSearch, is_alone
 from .reruns import Plan, Run, last_stages, plan_of, rolled_up, unrolled, useful
-from .takeovers import pairs_of, without_takeovers
-from .unrolling import Unrolling, excess, unrolling
+from .takeovers import without_takeovers
+from .unrolling import Unrolling, excess, overwrites_of, unrolling
 
 _HISTORY = 20
 """Number of earlier costs that late acceptance compares a plan with."""
@@ -162,6 +162,7 @@ class RerunSearch:
         if memory == "contiguous":
             require_parts_alike(instance)
         self._columns = columns_of(without_takeovers(instance), memory)
+        self._overwrites = overwrites_of(instance, self._columns)
         last = np.array(last_stages(instance), dtype=np.int64)
         maker = np.full(len(instance.blocks), -1, dtype=np.int64)
         for k, task in enumerate(instance.tasks):
@@ -181,8 +182,7 @@ class RerunSearch:
         """Return a search for plans alone; None where plans do not say all, or nothing may run again."""
         if not self._candidates or not is_alone(self._columns):
             return None
-        over = np.array([next((x for _, x in pairs_of(task)), -1) for task in self.instance.tasks])
-        return PlanSearch(self._columns, self._makers.of, self._makers.last, over, self.seed)
+        return PlanSearch(self._columns, self._makers.of, self._makers.last, self.seed, self._overwrites)
 
     # --- what is known ----------------------------------------------------------------------------
 
@@ -369,7 +369,7 @@ class RerunSearch:
         return True
 
     def _unrolling(self, plan: Plan) -> Unrolling:
-        return unrolling(self.instance, self._columns, plan)
+        return unrolling(self.instance, self._columns, plan, self._overwrites)
 
     def _may(self, k: int, t: int) -> bool:
         """Whether a task may run again in a stage."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ...instances.instance import Block, Instance, Task
+from ...instances.instance import Block, Instance
 from ...validate.schedule import Residence, Schedule
 
 Pairs = tuple[tuple[int, int], ...]
@@ -22,10 +22,22 @@ Merges = dict[int, list[tuple[int, int]]]
 """Per block that stands for others: the tasks that update it in place of writing a block, and that block."""
 
 
-def pairs_of(task: Task) -> Pairs:
-    """Return the outputs of a task that may take over places of inputs with each of its algorithms."""
-    own = [algorithm.takes_over for algorithm in task.algorithms]
-    return own[0] if own[0] and all(pairs == own[0] for pairs in own) else ()
+def pairs_of(instance: Instance) -> dict[int, Pairs]:
+    """Return, per task, the outputs that may take over places of inputs with each of its algorithms.
+
+    Those are left out whose blocks are copied differently. So are all of them where host memory has a budget
+    and something can be copied.
+    """
+    blocks = instance.blocks
+    copied = any(block.offload_ns is not None or block.prefetch_ns is not None for block in blocks)
+    if not instance.reads_vary or (instance.has_host_budget and copied):
+        return {}
+    found = {}
+    for k, task in enumerate(instance.tasks):
+        common = set.intersection(*(set(algorithm.takes_over) for algorithm in task.algorithms))
+        if pairs := tuple((d, x) for d, x in sorted(common) if _are_alike(blocks[d], blocks[x])):
+            found[k] = pairs
+    return found
 
 
 def without_takeovers(instance: Instance) -> Instance:
@@ -51,14 +63,13 @@ def merged(instance: Instance, wanted: Mapping[int, Pairs]) -> tuple[Instance, M
     instance
         An instance in which nothing runs twice, and what tasks read does not depend on algorithms.
     wanted
-        Pairs by task. Those are left out whose input is needed later, or whose blocks are copied differently.
-        So are all of them where host memory has a budget.
+        Pairs by task. Those are left out whose input is needed later, or at the end.
     """
     blocks, tasks, merges = list(instance.blocks), list(instance.tasks), Merges()
     stands: dict[int, int] = {}
-    for k, pairs in sorted(wanted.items()) if not instance.has_host_budget else ():
+    for k, pairs in sorted(wanted.items()):
         for d, x in pairs:
-            if instance.uses[x][-1] != k or not _are_alike(instance.blocks[d], instance.blocks[x]):
+            if instance.uses[x][-1] != k or instance.blocks[x].finally_ != "anywhere":
                 continue
             stands[d] = place = stands.get(x, x)
             merges.setdefault(place, []).append((k, d))
@@ -69,7 +80,7 @@ def merged(instance: Instance, wanted: Mapping[int, Pairs]) -> tuple[Instance, M
                 task,
                 inputs=tuple(i for i in task.inputs if i != x),
                 outputs=tuple(o for o in task.outputs if o != d),
-                updates=(*task.updates, x),
+                updates=(x, *task.updates),
             )
     if not merges:
         return instance, merges
@@ -87,9 +98,9 @@ def merged(instance: Instance, wanted: Mapping[int, Pairs]) -> tuple[Instance, M
 
 
 def _are_alike(output: Block, place: Block) -> bool:
-    """Whether one block can stand for both: they are copied alike, and nothing wants the input at the end."""
+    """Whether one block can stand for both: they are copied alike, and the input is not carried."""
     times = [(b.bytes, b.offload_ns, b.prefetch_ns, b.move_ns, b.loaded_bytes) for b in (output, place)]
-    return times[0] == times[1] and place.finally_ == "anywhere" and place.initially != "carried"
+    return times[0] == times[1] and place.initially != "carried"
 
 
 def split(schedule: Schedule, merges: Merges) -> Schedule:

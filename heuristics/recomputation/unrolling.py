@@ -16,6 +16,11 @@ from ..search.problem import first_writers, stays
 from .reruns import Names, Plan, names_of
 from .takeovers import Merges, pairs_of
 
+Overwrites = dict[int, list[tuple[int, int]]]
+"""Per task, its touches of outputs that may take over places, counted from its first, and of the inputs."""
+
+_NONE: Overwrites = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Unrolling(Names):
@@ -24,13 +29,11 @@ class Unrolling(Names):
     Attributes
     ----------
     columns
-        As `columns_of` of that instance, with other numbers of tensors.
-    merges
-        The blocks that stand for others.
+        As `columns_of` of that instance, with other numbers of tensors, and what a task updates in another
+        order.
     """
 
     columns: Columns
-    merges: Merges
 
     def stays(self) -> tuple[Integers, Integers, Integers]:
         """Return the stays of blocks between uses, as `stays`, with the original block of each."""
@@ -42,7 +45,7 @@ class Unrolling(Names):
         return original, after, until
 
 
-def unrolling(instance: Instance, columns: Columns, plan: Plan) -> Unrolling:
+def unrolling(instance: Instance, columns: Columns, plan: Plan, overwrites: Overwrites = _NONE) -> Unrolling:
     """Return the columns of `unrolled(instance, plan).instance`.
 
     Parameters
@@ -51,6 +54,8 @@ def unrolling(instance: Instance, columns: Columns, plan: Plan) -> Unrolling:
         An instance, and its columns.
     plan
         Second runs, each of which `stages_of` allows.
+    overwrites
+        The outputs that take over places of inputs where nothing needs these (`overwrites_of`).
     """
     named = names_of(instance, plan)
     of, before = integers(named.runs, 2).T
@@ -96,49 +101,41 @@ def unrolling(instance: Instance, columns: Columns, plan: Plan) -> Unrolling:
         kind=columns.kind[of],
         slows=columns.slows[of] if len(columns.slows) else columns.slows,
     )
-    wanted = _wanted(instance, named, touched, touches) if instance.reads_vary else {}
-    merges, whole = _merged(apart, wanted) if wanted and columns.host < 0 else ({}, apart)
-    return Unrolling(named.runs, named.copies, whole, merges)
+    merges, whole = _merged(apart, of, overwrites) if overwrites else ({}, apart)
+    return Unrolling(named.runs, named.copies, whole, merges=merges)
 
 
-def _wanted(
-    instance: Instance, named: Names, touched: Integers, touches: Touches
-) -> dict[int, list[tuple[int, int]]]:
-    """Return, per run, the indices of touches of outputs and of the inputs whose places they may take over.
+def overwrites_of(instance: Instance, columns: Columns) -> Overwrites:
+    """Return the outputs that may take over places of inputs, with the columns of the instance."""
+    found = {}
+    for k, pairs in pairs_of(instance).items():
+        begin, end = columns.touches.begin[k : k + 2].tolist()
+        touches = zip(*(part[begin:end].tolist() for part in columns.touches[2:]), strict=True)
+        at = {touch: e for e, touch in enumerate(touches)}
+        found[k] = [(at[d, OUTPUT], at[x, INPUT]) for d, x in pairs]
+    return found
 
-    `touched` has the original blocks of `touches`.
+
+def _merged(columns: Columns, of: Integers, overwrites: Overwrites) -> tuple[Merges, Columns]:
+    """Return blocks that stand for others, and columns in which they do, as `takeovers.merged` makes them.
+
+    `of` has the task of each run.
     """
-    pairs = {k: own for k, task in enumerate(instance.tasks) if (own := pairs_of(task))}
-    wanted = {}
-    for i, (k, _) in enumerate(named.runs):
-        if k in pairs:
-            begin, end = touches.begin[i : i + 2].tolist()
-            at = {
-                (d, kind): begin + e
-                for e, (d, kind) in enumerate(
-                    zip(touched[begin:end].tolist(), touches.kind[begin:end].tolist(), strict=True)
-                )
-            }
-            wanted[i] = [(at[d, OUTPUT], at[x, INPUT]) for d, x in pairs[k]]
-    return wanted
-
-
-def _merged(columns: Columns, wanted: dict[int, list[tuple[int, int]]]) -> tuple[Merges, Columns]:
-    """Return blocks that stand for others, and columns in which they do, as `takeovers.merged` makes them."""
     begin, task, block, kind = columns.touches
-    block, kind, last = block.copy(), kind.copy(), columns.last.copy()
+    kind, last = kind.copy(), columns.last.copy()
     last_touch = np.full(len(columns.size), -1)
-    np.maximum.at(last_touch, columns.touches.block, task)
+    np.maximum.at(last_touch, block, task)
     stands = np.arange(len(columns.size))
     kept = np.ones(len(block), dtype=bool)
     merges: Merges = {}
-    for i, own in wanted.items():
-        for output, read in own:
+    for i in np.flatnonzero(np.isin(of, list(overwrites))).tolist():
+        for output, read in overwrites[int(of[i])]:
+            output, read = int(begin[i]) + output, int(begin[i]) + read
             d, x = int(block[output]), int(block[read])
-            alike = columns.size[d] == columns.size[x] and (columns.times[d] == columns.times[x]).all()
-            if not alike or last_touch[x] != i or last[stands[x]] != ABSENT or columns.carried[x]:
+            place = int(stands[x])
+            if last_touch[x] != i or last[place] != ABSENT:
                 continue
-            place = stands[d] = int(stands[x])
+            stands[d] = place
             merges.setdefault(place, []).append((i, d))
             last[place], last[d] = last[d], ABSENT
             kept[output], kind[read] = False, UPDATE

@@ -115,9 +115,8 @@ def decided(instance: Instance, model: RecomputeModel, values: NDArray[np.float6
     for (copy, after), until in gaps_of(again.instance).items():
         since = again.runs[after] if after >= 0 else None
         upto = again.runs[until] if until < len(again.runs) else None
-        columns_of = model.versions.get(
-            (again.copies[copy][0], _number(instance, again.copies[copy][0], since))
-        )
+        block, _ = again.copies[again.standing(copy, after)]
+        columns_of = model.versions.get((block, _number(instance, block, since)))
         if columns_of is None:
             continue
         first, last = _instants(model.checkpoints, since, upto)

@@ -166,17 +166,20 @@ def test_no_bound_is_above_a_schedule_on_the_machine_as_it_is(name: str, keys: S
 OWN_INPUTS = [
     *((name, ()) for name, theorem in THEOREMS.items() if theorem.takes({"own_inputs"})),
     *(
-        (name, (key,))
-        for key in ("own_outputs", "takes_over", "carried", "host_budget", "link", "slowdown")
+        (name, keys)
+        for keys in (
+            *((key,) for key in ("own_outputs", "takes_over", "carried", "host_budget", "link", "slowdown")),
+            ("own_outputs", "takes_over"),
+        )
         for name, theorem in THEOREMS.items()
-        if theorem.takes({"own_inputs", key})
+        if theorem.takes({"own_inputs", *keys})
     ),
 ]
 """Theorems that are about instances whose algorithms read different blocks, alone and with another key."""
 
 CHIEF = (SEARCH, "prices with second runs", "flow with second runs")
 LIGHT = tuple(name for name in THEOREMS if name not in HEAVY or name == SEARCH)
-QUICK = {(): LIGHT, ("takes_over",): LIGHT, ("own_outputs",): CHIEF}
+QUICK = {(): LIGHT, ("takes_over",): LIGHT, ("own_outputs",): CHIEF, ("own_outputs", "takes_over"): CHIEF[1:]}
 """By the other key, the theorems that the quick tests attack."""
 
 

@@ -400,9 +400,9 @@ def _drawn_prices(case: Case, checkpoints: Sequence[int]) -> Prices:
     reruns = {}
     least = with_least_reads(case.instance)
     for k, intervals in rerun_intervals(least, checkpoints).items():
-        task = least.tasks[k]
+        task = case.instance.tasks[k]
         for j in intervals:
-            for d in (*task.inputs, *case.instance.tasks[k].outputs):
+            for d in (*task.must_read, *task.outputs):
                 if chance(rng, 40):
                     reruns[k, j, d] = rng.randint(1, max(top, 1))
     for i, k in enumerate(checkpoints):
@@ -429,7 +429,7 @@ def _drawn_prices(case: Case, checkpoints: Sequence[int]) -> Prices:
     survival = {}
     if not case.instance.has_host_work:
         percent = rng.choice((0, 20, 60))
-        survival = drawn_survival(least, checkpoints, rng, percent, max(top, 2 * one))
+        survival = drawn_survival(case.instance, checkpoints, rng, percent, max(top, 2 * one))
     return Prices(one, memory, engines, reruns, host, ends, link=link, stream=stream, survival=survival)
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from pebbler.instances.gpus.cluster import SECOND, Cluster, Gradient
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.validate.bounds.reads import with_least_reads
 from pebbler.validate.bounds.survival import SurvivalKey, require_survival
 
 
@@ -191,12 +192,13 @@ def drawn_survival(
 ) -> dict[SurvivalKey, int]:
     """Prices of survival up to `top`, for so many percent of what has to survive."""
     found: dict[SurvivalKey, int] = {}
-    for d, writers in enumerate(instance.writers):
-        for x in (d, *instance.tasks[writers[0]].inputs) if writers else ():
+    least, read = with_least_reads(instance), [task.must_read for task in instance.tasks]
+    for d, writers in enumerate(least.writers):
+        for x in (d, *read[writers[0]]) if writers else ():
             for t in range(2 * len(checkpoints)):
                 if rng.randrange(100) >= 100 - percent:
                     price = {(t, d, x): rng.randint(1, top)}
                     with suppress(ValueError):
-                        require_survival(instance, instance, checkpoints, price)
+                        require_survival(read, least, checkpoints, price)
                         found |= price
     return found

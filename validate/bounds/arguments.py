@@ -23,7 +23,7 @@ from .host_work import alone_with_host, least_on_host
 from .machine import CopyCosts, LinkTimes, Slowed, copy_costs, fair_shares, slowed_intervals, touched_on_host
 from .reads import Choice, choices_of, readings_of, with_least_reads
 from .reruns import RerunKey, cheapest, cheapest_again, cheapest_optional, course_of, rerun_intervals
-from .survival import SurvivalKey, last_needs, needs, require_survival, rewards, wages
+from .survival import Reads, SurvivalKey, last_needs, needs, require_survival, rewards, wages
 
 
 def compute_ns(instance: Instance) -> int:
@@ -251,7 +251,8 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     prices = replace(prices, reruns=others)
     again = rerun_intervals(instance, checkpoints)
     shared = touched_on_host(instance)
-    _require_prices(given, instance, checkpoints, prices, again)
+    always = [task.must_read for task in given.tasks]
+    _require_prices(given, always, instance, checkpoints, prices, again)
     slowed = slowed_intervals(instance, checkpoints, again) if instance.is_slowed else []
     prices = prices.times(MILLION) if slowed else prices
     one = prices.denominator
@@ -275,11 +276,11 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
         )
         following = k + 1
     total += left[-1] * (least[-1] - least[following])
-    paid_runs = _paid_runs(given, instance, checkpoints, prices, again)
-    total += _run_price(given, instance, prices, left, paid_runs)
+    paid_runs = _paid_runs(always, instance, checkpoints, prices, again)
+    total += _run_price(always, instance, prices, left, paid_runs)
     total += needs(instance, prices.survival)
     spared = rewards(instance, prices.survival)
-    makes, reads = _dealings(given, instance, prices, again)
+    makes, reads = _dealings(always, instance, prices, again)
     read_again = {d for d, _ in (*reads, *readings.held)}
     away = [here - spared for here, spared in zip(prices.memory, _saved_by_absence(prices), strict=True)]
     ends = (*prices.ends, 0, 0)[:2]
@@ -381,7 +382,7 @@ def _saved_by_absence(prices: Prices) -> Sequence[int]:
 
 
 def _paid_runs(
-    given: Instance,
+    read: Reads,
     instance: Instance,
     checkpoints: Sequence[int],
     prices: Prices,
@@ -390,7 +391,7 @@ def _paid_runs(
     """Return what second runs are paid for what they make of versions that have not survived."""
     if not prices.survival:
         return {}
-    last = last_needs(given, instance, checkpoints, again)
+    last = last_needs(read, instance, checkpoints, again)
     return {
         (k, j): sum(wage for t, wage in paid.items() if t < j)
         for k, paid in wages(instance, prices.survival).items()
@@ -400,7 +401,7 @@ def _paid_runs(
 
 
 def _run_price(
-    given: Instance,
+    read: Reads,
     instance: Instance,
     prices: Prices,
     left: Sequence[int],
@@ -411,7 +412,7 @@ def _run_price(
     balances = {(k, j): left[j] * least[k] - wage for (k, j), wage in paid.items()}
     for (k, j, d), price in prices.reruns.items():
         amount = price * instance.blocks[d].bytes
-        sign = 1 if d in given.tasks[k].must_read else -1
+        sign = 1 if d in read[k] else -1
         balances[k, j] = balances.get((k, j), left[j] * least[k]) + sign * amount
     return sum(min(balance, 0) for balance in balances.values())
 
@@ -421,7 +422,7 @@ _Dealings = defaultdict[tuple[int, int], dict[int, int]]
 
 
 def _dealings(
-    given: Instance, instance: Instance, prices: Prices, again: Mapping[int, range]
+    read: Reads, instance: Instance, prices: Prices, again: Mapping[int, range]
 ) -> tuple[_Dealings, _Dealings]:
     """Return what versions pay to be made again, and what second runs pay for reading them."""
     makes: _Dealings = defaultdict(dict)
@@ -431,7 +432,7 @@ def _dealings(
             bytes_ = instance.blocks[d].bytes
             makes[d, k] = {j: prices.reruns.get((k, j, d), 0) * bytes_ for j in intervals}
     for (k, j, d), price in prices.reruns.items():
-        if d in given.tasks[k].must_read:
+        if d in read[k]:
             before = bisect_left(instance.writers[d], k)
             paid = reads[d, instance.writers[d][before - 1] if before else -1]
             paid[j] = paid.get(j, 0) + price * instance.blocks[d].bytes
@@ -552,6 +553,7 @@ def _loaded(block: Block, stay: tuple[int, int], saved: Sequence[int], costs: Co
 
 def _require_prices(
     given: Instance,
+    read: Reads,
     instance: Instance,
     checkpoints: Sequence[int],
     prices: Prices,
@@ -591,8 +593,8 @@ def _require_prices(
         if min(paid) < 0 or sum(paid) > prices.denominator:
             raise ValueError(f"interval {j}: prices of the engines are negative or above one together")
     for (k, j, d), price in prices.reruns.items():
-        if j not in again.get(k, ()) or d not in (*given.tasks[k].must_read, *given.tasks[k].outputs):
+        if j not in again.get(k, ()) or d not in (*read[k], *given.tasks[k].outputs):
             raise ValueError(f"task {k} has no second run in interval {j} that touches block {d}")
         if price < 0:
             raise ValueError(f"task {k}, interval {j}: a price of block {d} is negative")
-    require_survival(given, instance, checkpoints, prices.survival)
+    require_survival(read, instance, checkpoints, prices.survival)

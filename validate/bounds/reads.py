@@ -145,7 +145,7 @@ def readings_of(
         task = instance.tasks[k]
         is_made = d in task.outputs and d not in task.must_make
         if not is_made and (d not in task.may_read or d in task.must_hold):
-            raise ValueError(f"task {k} does not read block {d} with some of its algorithms only")
+            raise ValueError(f"task {k} neither reads nor makes block {d} with some of its algorithms only")
         if price < 0:
             raise ValueError(f"task {k}, instant {t}: a price of block {d} is negative")
         amount, writers = price * instance.blocks[d].bytes, instance.writers[d]

@@ -15,6 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from ...instances.instance import Instance
 from .reruns import course_of
 
+Reads = Sequence[Sequence[int]]
+"""Per task, the blocks that all of its runs read, with whichever algorithm."""
+
 SurvivalKey = tuple[int, int, int]
 """An instant, a block, and the block itself or an input of its producer.
 
@@ -57,7 +60,7 @@ def wages(instance: Instance, survival: Mapping[SurvivalKey, int]) -> dict[int, 
 
 
 def last_needs(
-    given: Instance, instance: Instance, checkpoints: Sequence[int], tasks: Iterable[int]
+    read: Reads, instance: Instance, checkpoints: Sequence[int], tasks: Iterable[int]
 ) -> dict[int, int]:
     """Return, per task that may run again, the last interval in which something can need what it makes.
 
@@ -69,13 +72,13 @@ def last_needs(
         for d in instance.tasks[k].outputs:
             course = course_of(instance, d, k, checkpoints, {})
             ends += [*course.wanted, *([course.last] if course.must_leave else [])]
-            ends += [end for other, end in last.items() if d in given.tasks[other].must_read]
+            ends += [end for other, end in last.items() if d in read[other]]
         last[k] = max(ends)
     return last
 
 
 def require_survival(
-    given: Instance, instance: Instance, checkpoints: Sequence[int], survival: Mapping[SurvivalKey, int]
+    read: Reads, instance: Instance, checkpoints: Sequence[int], survival: Mapping[SurvivalKey, int]
 ) -> None:
     """Require prices for what must survive, or be made again.
 
@@ -101,5 +104,5 @@ def require_survival(
             course = course_of(instance, d, k, checkpoints, {})
             if not course.must_leave and max(course.wanted, default=-1) <= t:
                 raise ValueError(f"{where}: it is not needed later")
-        elif x not in given.tasks[k].must_read or bisect_left(instance.writers[x], k) != 1:
+        elif x not in read[k] or bisect_left(instance.writers[x], k) != 1:
             raise ValueError(f"{where}: the one is not made of the other as it is written first")

@@ -13,7 +13,8 @@ from pebbler.heuristics.methods import Limits
 from pebbler.heuristics.recomputation.alone import PlanSearch, is_alone
 from pebbler.heuristics.recomputation.reruns import last_stages
 from pebbler.heuristics.recomputation.search import RerunSearch
-from pebbler.heuristics.recomputation.takeovers import pairs_of, without_takeovers
+from pebbler.heuristics.recomputation.takeovers import without_takeovers
+from pebbler.heuristics.recomputation.unrolling import overwrites_of
 from pebbler.heuristics.search.columns import columns_of
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import unlimited_peak, with_budget
@@ -54,8 +55,7 @@ def search_of(instance: Instance, seed: int = 0) -> PlanSearch:
             maker[[*task.outputs]] = k
     columns = columns_of(without_takeovers(instance), "divisible")
     last = np.array(last_stages(instance), dtype=np.int64)
-    over = np.array([next((x for _, x in pairs_of(task)), -1) for task in instance.tasks])
-    return PlanSearch(columns, maker, last, over, seed)
+    return PlanSearch(columns, maker, last, seed, overwrites_of(instance, columns))
 
 
 @pytest.mark.parametrize("seeds", [range(start, start + 20) for start in range(0, 80, 20)])

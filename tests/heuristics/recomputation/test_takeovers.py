@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from pebbler.heuristics.gaps import Guide
 from pebbler.heuristics.recomputation.readings import Readings
 from pebbler.heuristics.recomputation.reruns import rolled_up, unrolled
-from pebbler.heuristics.recomputation.takeovers import merged, split
+from pebbler.heuristics.recomputation.takeovers import merged, pairs_of, split, without_takeovers
 from pebbler.instances.instance import Instance, Task
 from pebbler.instances.suites.tiny import scaled
 from pebbler.instances.units import PAGE_BYTES
@@ -30,19 +31,8 @@ def chain(count: int, **last: object) -> Instance:
     return in_place(blocks=blocks, tasks=tuple(tasks), **last)
 
 
-def plain(instance: Instance) -> Instance:
-    """The instance whose algorithms say nothing of places."""
-    tasks = tuple(
-        msgspec.structs.replace(
-            task, algorithms=tuple(msgspec.structs.replace(a, takes_over=()) for a in task.algorithms)
-        )
-        for task in instance.tasks
-    )
-    return msgspec.structs.replace(instance, tasks=tasks)
-
-
 def test_a_merged_block_is_updated_in_the_place_of_both() -> None:
-    instance, merges = merged(plain(chain(3)), {1: ((1, 0),), 2: ((2, 1),)})
+    instance, merges = merged(without_takeovers(chain(3)), {1: ((1, 0),), 2: ((2, 1),)})
     assert merges == {0: [(1, 1), (2, 2)]}
     assert [(task.inputs, task.outputs, task.updates) for task in instance.tasks] == [
         ((), (0,), ()),
@@ -52,24 +42,54 @@ def test_a_merged_block_is_updated_in_the_place_of_both() -> None:
     ]
 
 
-@pytest.mark.parametrize("change", ["used later", "copied otherwise", "wanted at the end", "host memory"])
+@pytest.mark.parametrize("change", ["used later", "wanted at the end"])
 def test_what_is_needed_later_is_not_merged(change: str) -> None:
-    made = plain(chain(2))
+    made = without_takeovers(chain(2))
     blocks, tasks = list(made.blocks), list(made.tasks)
     if change == "used later":
         tasks[2] = msgspec.structs.replace(tasks[2], inputs=(1, 0))
-    elif change == "copied otherwise":
-        blocks[1] = msgspec.structs.replace(blocks[1], prefetch_ns=11)
-    elif change == "wanted at the end":
+    else:
         blocks[0] = msgspec.structs.replace(blocks[0], finally_="host")
     made = msgspec.structs.replace(made, blocks=tuple(blocks), tasks=tuple(tasks))
-    if change == "host memory":
-        made = msgspec.structs.replace(made, host_budget_bytes=100)
     assert merged(made, {1: ((1, 0),)}) == (made, {})
 
 
+def only_in_place(**keys: object) -> Instance:
+    """The middle task has no algorithm that lets both blocks lie beside each other."""
+    made = in_place()
+    first, second, last = made.tasks
+    over = msgspec.structs.replace(second, algorithms=second.algorithms[1:])
+    return msgspec.structs.replace(made, tasks=(first, over, last), **keys)
+
+
+def test_outputs_take_over_places_where_all_algorithms_let_them() -> None:
+    assert pairs_of(in_place()) == {}
+    assert pairs_of(only_in_place()) == {1: ((1, 0),)}
+    assert pairs_of(without_takeovers(only_in_place())) == {}
+
+
+def test_what_is_copied_otherwise_or_may_have_no_place_on_the_host_is_not_merged() -> None:
+    x, y = in_place().blocks
+    for change in ({"prefetch_ns": 11}, {"move_ns": 1}, {"load_bytes": 1}):
+        assert pairs_of(only_in_place(blocks=(msgspec.structs.replace(x, **change), y))) == {}
+    assert pairs_of(only_in_place(host_budget_bytes=100)) == {}
+    stay = tuple(msgspec.structs.replace(one, offload_ns=None, prefetch_ns=None) for one in (x, y))
+    assert pairs_of(only_in_place(host_budget_bytes=100, blocks=stay)) == {1: ((1, 0),)}
+
+
+def test_a_guide_names_what_stands_for_an_output() -> None:
+    """y goes out behind the run that overwrites x with it; with both beside each other, it is y itself."""
+    instance = only_in_place()
+    over, beside = unrolled(instance, frozenset()), unrolled(without_takeovers(instance), frozenset())
+    assert (over.standing(0, 0), over.standing(0, 1), beside.standing(0, 1)) == (0, 1, 0)
+    guide = Guide([(1, 1)], [(1, 1)], [0, 0, 0])
+    together = beside.translated(guide, over)
+    assert together.returning == together.leaving == [(0, 1)]
+    assert over.translated(together, beside) == guide
+
+
 def test_a_place_at_the_end_is_that_of_the_last_block() -> None:
-    made = plain(chain(2))
+    made = without_takeovers(chain(2))
     ends = tuple(msgspec.structs.replace(b, finally_="host") if b.name == "b1" else b for b in made.blocks)
     instance, _ = merged(msgspec.structs.replace(made, blocks=ends), {1: ((1, 0),)})
     assert [one.finally_ for one in instance.blocks] == ["host", "anywhere"]

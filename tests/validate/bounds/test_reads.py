@@ -87,7 +87,7 @@ def test_a_certificate_has_such_prices() -> None:
 @pytest.mark.parametrize(
     ("reruns", "message"),
     [
-        ({(3, 6, 2): 1}, "task 3 does not read block 2 with some of its algorithms only"),
+        ({(3, 6, 2): 1}, "task 3 neither reads nor makes block 2 with some of its algorithms only"),
         ({(3, 7, 0): -1}, "task 3, instant 7: a price of block 0 is negative"),
         ({(3, 8, 0): 1}, "task 3 has no second run in interval 8 that touches block 0"),
         ({(1, 2, 0): 1}, "task 1 has no second run in interval 2 that touches block 0"),
@@ -100,7 +100,9 @@ def test_other_prices_are_refused(reruns: dict[tuple[int, int, int], int], messa
 
 def test_what_all_algorithms_read_has_no_such_price() -> None:
     both = with_last(either(), algorithm("y"), algorithm("xy", inputs=(0, 1)))
-    with pytest.raises(ValueError, match="task 3 does not read block 1 with some of its algorithms only"):
+    with pytest.raises(
+        ValueError, match="task 3 neither reads nor makes block 1 with some of its algorithms only"
+    ):
         priced(both, {(3, 6, 1): 1})
 
 
@@ -126,7 +128,7 @@ def test_what_may_be_left_out_pays_to_be_made_and_is_paid_by_who_reads_it() -> N
 @pytest.mark.parametrize(
     ("reruns", "message"),
     [
-        ({(1, 3, 1): 1}, "task 1 does not read block 1 with some of its algorithms only"),
+        ({(1, 3, 1): 1}, "task 1 neither reads nor makes block 1 with some of its algorithms only"),
         ({(1, 3, 2): -1}, "task 1, instant 3: a price of block 2 is negative"),
         ({(1, 4, 2): 1}, "task 1 has no second run in interval 4 that touches block 2"),
     ],
