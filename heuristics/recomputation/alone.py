@@ -9,7 +9,8 @@ Plans change by simulated annealing, in cycles of growing length. They begin wit
 with nothing that runs again, in turn: few changes lead from a plan to one that is quite different. A change
 leaves out second runs, moves one to another stage, or replaces a stay by a second run, with the runs
 of producers of its inputs to a random depth. Bytes without room count with a weight that grows while plans
-have too little memory, and falls while they have enough.
+have too little memory, and falls while they have enough. Tasks may have several ways to run, which read, make
+or overwrite different blocks: a change may let a task, or some neighbours, run in another way.
 
 Importing this module imports Numba.
 """
@@ -18,10 +19,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..search.columns import DEVICE, HOST, Columns, Integers
+from ..search.columns import DEVICE, HOST, Columns, Integers, integers
 from .annealing import AT, BEST, RUNS, TIME, Graph, Program, State, anneal, keep, set_off
 from .reruns import Plan
 from .unrolling import Overwrites
@@ -45,6 +50,28 @@ _CYCLES = 8
 """Number of cycles without a better plan after which the search is done."""
 
 
+class Way(NamedTuple):
+    """A way in which a task may run.
+
+    Attributes
+    ----------
+    touches
+        The blocks that it touches, each with how (`INPUT`, `OUTPUT`).
+    algorithms
+        Duration and workspace of each of its algorithms.
+    over
+        The inputs whose places outputs take over where nothing needs them behind the run.
+    """
+
+    touches: tuple[tuple[int, int], ...]
+    algorithms: tuple[tuple[int, int], ...]
+    over: frozenset[int] = frozenset()
+
+
+_AS_IT_IS: Mapping[int, Sequence[tuple[Way, Way]]] = MappingProxyType({})
+_FIRST: Mapping[int, int] = MappingProxyType({})
+
+
 class PlanSearch:
     """A search over plans of an instance in which nothing is copied, that can be stopped and continued.
 
@@ -60,6 +87,9 @@ class PlanSearch:
         Seed of the random decisions.
     overwrites
         The outputs that take over places of inputs where nothing needs these behind the run.
+    ways
+        Of each task that does not run as the columns say: the ways in which it may. Each is a pair: the first
+        makes the least, and the second comes in its place where something reads what the first leaves out.
 
     Attributes
     ----------
@@ -68,7 +98,13 @@ class PlanSearch:
     """
 
     def __init__(
-        self, columns: Columns, maker: Integers, last: Integers, seed: int, overwrites: Overwrites
+        self,
+        columns: Columns,
+        maker: Integers,
+        last: Integers,
+        seed: int,
+        overwrites: Overwrites,
+        ways: Mapping[int, Sequence[tuple[Way, Way]]] = _AS_IT_IS,
     ) -> None:
         unit, tasks = columns.unit, columns.length
 
@@ -77,10 +113,9 @@ class PlanSearch:
 
         self._unit, self._pool = unit, max(columns.pool, 0)
         again = np.flatnonzero(last > np.arange(tasks))
-        first = np.append(0, np.cumsum(columns.choices))
         over = np.zeros(len(columns.touches.block), dtype=bool)
         over[[int(columns.touches.begin[k]) + e for k, own in overwrites.items() for _, e in own]] = True
-        duration, scratch = columns.algorithms.T
+        table = _with_ways(columns, ways) if ways else _as_it_is(columns, over)
         self._graph = Graph(
             pool=self._pool // unit * unit,
             length=tasks,
@@ -89,22 +124,17 @@ class PlanSearch:
             at_end=columns.last == DEVICE,
             maker=np.where(maker >= 0, maker, -1),
             last=last,
-            begin=columns.touches.begin,
-            block=columns.touches.block,
-            kind=columns.touches.kind,
-            over=over,
-            first=first,
-            time=np.ascontiguousarray(duration),
-            scratch=rounded(scratch),
+            **table._replace(scratch=rounded(table.scratch))._asdict(),
         )
-        quickest = np.minimum.reduceat(duration, first[:-1]) if tasks else duration
+        duration, first = columns.algorithms[:, 0], np.cumsum(columns.choices) - columns.choices
+        quickest = np.minimum.reduceat(duration, first) if tasks else duration
         self._mean = max(float(quickest[again].mean()) if len(again) else 1.0, 1.0)
         self._length = _FIRST_CYCLE * max(len(again), 1)
         self._calm, self._from_best = 0, False
         room = _ROOM * max(len(again), 1)
         most = tasks + room + 1
-        degree = int(np.diff(columns.touches.begin)[again].max(initial=0))
-        touches = len(columns.touches.block) + room * degree + len(columns.size)
+        degree = int(np.diff(table.begin).max(initial=0))
+        touches = len(table.block) + room * degree + len(columns.size)
 
         def zeros(length: int) -> Integers:
             return np.zeros(length, np.int64)
@@ -116,6 +146,11 @@ class PlanSearch:
             plan=zeros(room),
             trial=zeros(room),
             best=zeros(room),
+            chosen=table.ways[:-1].copy(),
+            tried=table.ways[:-1].copy(),
+            kept=table.ways[:-1].copy(),
+            way=zeros(tasks),
+            read=np.zeros(len(columns.size), np.bool_),
             current=program(),
             judged=program(),
             until=zeros(len(columns.size)),
@@ -144,20 +179,33 @@ class PlanSearch:
         found = self._state.best[: self._state.counts[BEST]].tolist()
         return frozenset((run % self._graph.length, run // self._graph.length) for run in found)
 
-    def offer(self, plan: Plan) -> None:
-        """Begin cycles with a plan, whose second runs each may be there, if it is better than all so far."""
-        state = self._state
+    def ways(self) -> dict[int, int]:
+        """Return the ways of the best plan, by number, of the tasks that have several."""
+        graph = self._graph
+        return {k: int(self._state.kept[k] - graph.ways[k]) for k in graph.choosing.tolist()}
+
+    def offer(self, plan: Plan, ways: Mapping[int, int] = _FIRST) -> None:
+        """Begin cycles with a plan, whose second runs each may be there, if it is better than all so far.
+
+        `ways` has numbers of ways by task; others have their first one.
+        """
+        state, graph = self._state, self._graph
         if len(plan) <= len(state.trial):
-            runs = sorted(stage * self._graph.length + k for k, stage in plan)
+            runs = sorted(stage * graph.length + k for k, stage in plan)
             state.trial[: len(runs)] = runs
-            if keep(self._graph, state, len(runs)):
+            state.tried[:] = graph.ways[:-1]
+            for k, way in ways.items():
+                state.tried[k] += way
+            if keep(graph, state, len(runs)):
                 self._calm = 0
+            state.tried[:] = state.chosen
 
     def keep_to(self, part: float) -> None:
         """Go on in a part of the pool, from 0 to 1; plans that were found in another count no longer."""
         self._graph = self._graph._replace(pool=int(part * self._pool) // self._unit * self._unit)
         count = int(self._state.counts[BEST])
         self._state.trial[:count] = self._state.best[:count]
+        self._state.tried[:] = self._state.kept
         self._state.counts[[TIME, AT]] = -1, 0
         self._calm = 0
         set_off(self._graph, self._state, count)
@@ -185,7 +233,72 @@ class PlanSearch:
         state.counts[AT] = 0
         count = int(state.counts[BEST]) if self._from_best and state.counts[TIME] >= 0 else 0
         state.trial[:count] = state.best[:count]
+        state.tried[:] = state.kept
         set_off(self._graph, state, count)
+
+
+class _Table(NamedTuple):
+    """What a `Graph` has of the ways of tasks."""
+
+    begin: Integers
+    block: Integers
+    kind: Integers
+    over: NDArray[np.bool_]
+    first: Integers
+    time: Integers
+    scratch: Integers
+    choosing: Integers
+    ways: Integers
+    fuller: Integers
+
+
+def _as_it_is(columns: Columns, over: NDArray[np.bool_]) -> _Table:
+    """Return one way for each task."""
+    duration, scratch = np.ascontiguousarray(columns.algorithms.T)
+    first, ways = np.append(0, np.cumsum(columns.choices)), np.arange(columns.length + 1)
+    touches = columns.touches
+    return _Table(
+        *(touches.begin, touches.block, touches.kind, over),
+        *(first, duration, scratch, ways[:0], ways, ways[:-1]),
+    )
+
+
+def _with_ways(columns: Columns, ways: Mapping[int, Sequence[tuple[Way, Way]]]) -> _Table:
+    """Return the ways of all tasks in order, and then those that come in the place of others."""
+    touches, first = columns.touches, np.append(0, np.cumsum(columns.choices))
+    least: list[Way] = []
+    others: list[Way] = []
+    fuller: list[int | None] = []
+    begins = [0]
+    for k in range(columns.length):
+        at, own = slice(*touches.begin[k : k + 2].tolist()), slice(*first[k : k + 2].tolist())
+        marks = zip(touches.block[at].tolist(), touches.kind[at].tolist(), strict=True)
+        plain = Way(tuple(marks), tuple((a, b) for a, b in columns.algorithms[own].tolist()))
+        for one, other in ways.get(k, [(plain, plain)]):
+            fuller.append(None if other == one else len(others))
+            least.append(one)
+            others += [] if other == one else [other]
+        begins.append(len(least))
+    every = [*least, *others]
+    marked = integers([mark for way in every for mark in way.touches], 2)
+    algorithms = integers([one for way in every for one in way.algorithms], 2)
+    return _Table(
+        begin=np.append(0, np.cumsum([len(way.touches) for way in every])),
+        block=marked[:, 0].copy(),
+        kind=marked[:, 1].copy(),
+        over=np.array([d in way.over for way in every for d, _ in way.touches], dtype=bool),
+        first=np.append(0, np.cumsum([len(way.algorithms) for way in every])),
+        time=algorithms[:, 0].copy(),
+        scratch=algorithms[:, 1].copy(),
+        choosing=np.flatnonzero(np.diff(begins) > 1),
+        ways=integers(begins),
+        fuller=integers(
+            [
+                *(w if other is None else len(least) + other for w, other in enumerate(fuller)),
+                *range(len(least), len(every)),
+            ]
+        ),
+    )
 
 
 def is_alone(columns: Columns) -> bool:

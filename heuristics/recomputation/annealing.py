@@ -27,6 +27,9 @@ WEIGHTS = 0.1, 10_000.0
 _PERIOD = 1000
 """Number of plans after which the weight of bytes without room changes."""
 
+_REREAD = 15
+"""Of a hundred changes, how many let tasks run in other ways, where they have several."""
+
 _TRIES = 20
 """Number of draws for a run where memory is short, and for a stay over it."""
 
@@ -54,10 +57,13 @@ class Graph(NamedTuple):
     last
         Per task, the last stage in which it may run again.
     begin, block, kind, over
-        Per task, where its touches begin; per touch, the block, what is done with it, and whether an output
+        Per way, where its touches begin; per touch, the block, what is done with it, and whether an output
         takes over its place if nothing needs it behind the run.
     first, time, scratch
-        Per task, where its algorithms begin; per algorithm, duration and workspace.
+        Per way, where its algorithms begin; per algorithm, duration and workspace.
+    choosing, ways, fuller
+        The tasks with several ways to run; per task, where its ways begin; per way, the one that comes in its
+        place where something reads what it leaves out, or the way itself.
     """
 
     pool: int
@@ -74,6 +80,9 @@ class Graph(NamedTuple):
     first: Integers
     time: Integers
     scratch: Integers
+    choosing: Integers
+    ways: Integers
+    fuller: Integers
 
 
 class Program(NamedTuple):
@@ -101,8 +110,14 @@ class State(NamedTuple):
     plan, trial, best
         Second runs in order, each as its stage times the number of tasks plus its task: of the current plan,
         of the one to judge, and of the best one.
+    chosen, tried, kept
+        Per task, its way with each of these, where nothing reads what is left out.
     current, judged
-        Programs of the first two.
+        Programs of the first two plans.
+    way
+        Per task, its way in the program that is judged.
+    read
+        Per block, whether some task reads it.
     until
         Per block, the last run that needs the copy that is looked at; or the last run that touched it.
     stays
@@ -120,6 +135,11 @@ class State(NamedTuple):
     plan: Integers
     trial: Integers
     best: Integers
+    chosen: Integers
+    tried: Integers
+    kept: Integers
+    way: Integers
+    read: NDArray[np.bool_]
     current: Program
     judged: Program
     until: Integers
@@ -170,7 +190,36 @@ def _laid_out(graph: Graph, plan: Integers, count: int, program: Program) -> int
 
 
 @_compiled
-def _judge(graph: Graph, program: Program, runs: int, until: Integers) -> tuple[int, int]:
+def _makes(graph: Graph, way: int, block: int) -> bool:
+    for e in range(graph.begin[way], graph.begin[way + 1]):
+        if graph.block[e] == block and graph.kind[e] == OUTPUT:
+            return True
+    return False
+
+
+@_compiled
+def _settle(graph: Graph, state: State, chosen: Integers) -> None:
+    """Give each task its way: what some task reads is made."""
+    read, way = state.read, state.way
+    for d in range(len(read)):
+        read[d] = False
+    for k in range(graph.length - 1, -1, -1):
+        w = chosen[k]
+        fuller = graph.fuller[w]
+        if fuller != w:
+            for e in range(graph.begin[fuller], graph.begin[fuller + 1]):
+                d = graph.block[e]
+                if graph.kind[e] == OUTPUT and read[d] and not _makes(graph, w, d):
+                    w = fuller
+                    break
+        way[k] = w
+        for e in range(graph.begin[w], graph.begin[w + 1]):
+            if graph.kind[e] != OUTPUT:
+                read[graph.block[e]] = True
+
+
+@_compiled
+def _judge(graph: Graph, program: Program, runs: int, until: Integers, way: Integers) -> tuple[int, int]:
     """Fill in what is live at each run, and which runs are of use; return time, and the bytes that lack."""
     live = program.live
     for i in range(runs):
@@ -179,14 +228,15 @@ def _judge(graph: Graph, program: Program, runs: int, until: Integers) -> tuple[
         until[d] = runs if graph.at_end[d] else -1
     for i in range(runs - 1, -1, -1):
         k = program.task[i]
+        w = way[k]
         useful = program.stage[i] == k
-        for e in range(graph.begin[k], graph.begin[k + 1]):
+        for e in range(graph.begin[w], graph.begin[w + 1]):
             if graph.kind[e] == OUTPUT and until[graph.block[e]] > i:
                 useful = True
         program.useful[i] = useful
         if not useful:
             continue
-        for e in range(graph.begin[k], graph.begin[k + 1]):
+        for e in range(graph.begin[w], graph.begin[w + 1]):
             d = graph.block[e]
             if graph.kind[e] == OUTPUT:
                 live[i] += graph.size[d]
@@ -212,9 +262,9 @@ def _judge(graph: Graph, program: Program, runs: int, until: Integers) -> tuple[
         live[i] = present
         if not program.useful[i]:
             continue  # what is there then is there at the run before it as well
-        k = program.task[i]
+        w = way[program.task[i]]
         quickest = leanest = -1
-        for a in range(graph.first[k], graph.first[k + 1]):
+        for a in range(graph.first[w], graph.first[w + 1]):
             fits = present + graph.scratch[a] <= graph.pool
             if fits and (quickest < 0 or graph.time[a] < graph.time[quickest]):
                 quickest = a
@@ -291,11 +341,11 @@ def _shifted(graph: Graph, state: State, count: int) -> int:
 
 
 @_compiled
-def _stays(graph: Graph, program: Program, runs: int, block: int, at: int) -> bool:
+def _stays(graph: Graph, program: Program, runs: int, block: int, at: int, way: Integers) -> bool:
     """Return whether a block that a run may need is there in any case, for a run behind it."""
     for i in range(at, runs):
-        k = program.task[i]
-        for e in range(graph.begin[k], graph.begin[k + 1]):
+        w = way[program.task[i]]
+        for e in range(graph.begin[w], graph.begin[w + 1]):
             if graph.block[e] == block:
                 return graph.kind[e] != OUTPUT
     return graph.at_end[block]
@@ -334,22 +384,36 @@ def _bridged(graph: Graph, state: State, count: int) -> int:
         if grown == count:
             continue
         count = grown
-        for e in range(graph.begin[k], graph.begin[k + 1]):
+        w = state.way[k]
+        for e in range(graph.begin[w], graph.begin[w + 1]):
             maker = graph.maker[graph.block[e]] if graph.kind[e] == INPUT else -1
             if not (deep and 0 <= maker < stage <= graph.last[maker] and top < len(state.stack)):
                 continue
             if _draw(random, 100) >= (50 if deep == 1 else 90):
                 continue
-            if not _stays(graph, program, runs, graph.block[e], stays[s, 3]):
+            if not _stays(graph, program, runs, graph.block[e], stays[s, 3], state.way):
                 state.stack[top] = maker
                 top += 1
     return count
 
 
 @_compiled
+def _run_otherwise(graph: Graph, state: State) -> None:
+    """Let a task, or some neighbours of it, run in another way."""
+    some = 1 + _draw(state.random, 2) * _draw(state.random, 3)
+    begin = _draw(state.random, len(graph.choosing))
+    for i in range(begin, min(begin + some, len(graph.choosing))):
+        k = graph.choosing[i]
+        state.tried[k] = graph.ways[k] + _draw(state.random, graph.ways[k + 1] - graph.ways[k])
+    _settle(graph, state, state.tried)
+
+
+@_compiled
 def _take(graph: Graph, state: State, runs: int) -> None:
     """Make the judged program the current one, without the runs that are of no use; note its stays."""
     judged, program, until = state.judged, state.current, state.until
+    for k in graph.choosing:
+        state.chosen[k] = state.tried[k]
     for d in range(len(until)):
         until[d] = -1
     kept = second = known = 0
@@ -361,7 +425,8 @@ def _take(graph: Graph, state: State, runs: int) -> None:
         if k != stage:
             state.plan[second] = stage * graph.length + k
             second += 1
-        for e in range(graph.begin[k], graph.begin[k + 1]):
+        w = state.way[k]
+        for e in range(graph.begin[w], graph.begin[w + 1]):
             d = graph.block[e]
             maker = graph.maker[d] if graph.kind[e] == INPUT else -1
             if 0 <= maker < stage <= graph.last[maker] and maker < k and until[d] + 1 < kept:
@@ -381,18 +446,21 @@ def _take(graph: Graph, state: State, runs: int) -> None:
 
 @_compiled
 def set_off(graph: Graph, state: State, count: int) -> None:
-    """Make the plan that is in `trial` the current one."""
+    """Make the plan that is in `trial` the current one, with the ways that are `tried`."""
+    _settle(graph, state, state.tried)
     runs = _laid_out(graph, state.trial, count, state.judged)
-    time, lacking = _judge(graph, state.judged, runs, state.until)
+    time, lacking = _judge(graph, state.judged, runs, state.until, state.way)
     _take(graph, state, runs)
-    _note(state, time, lacking)
+    _note(graph, state, time, lacking)
 
 
 @_compiled
 def keep(graph: Graph, state: State, count: int) -> bool:
     """Make the plan that is in `trial` the best one if it is, without going on from it; return whether."""
+    _settle(graph, state, state.tried)
     runs = _laid_out(graph, state.trial, count, state.judged)
-    time, lacking = _judge(graph, state.judged, runs, state.until)
+    time, lacking = _judge(graph, state.judged, runs, state.until, state.way)
+    _settle(graph, state, state.chosen)
     if lacking or 0 <= state.counts[TIME] <= time:
         return False
     second = 0
@@ -402,11 +470,13 @@ def keep(graph: Graph, state: State, count: int) -> bool:
             state.best[second] = stage * graph.length + k
             second += 1
     state.counts[TIME], state.counts[BEST] = time, second
+    for k in graph.choosing:
+        state.kept[k] = state.tried[k]
     return True
 
 
 @_compiled
-def _note(state: State, time: int, lacking: int) -> None:
+def _note(graph: Graph, state: State, time: int, lacking: int) -> None:
     """Note the cost of the current plan, and whether it is the best one."""
     state.counts[LACKING] = lacking
     state.costs[COST] = time + state.costs[WEIGHT] * lacking
@@ -415,6 +485,8 @@ def _note(state: State, time: int, lacking: int) -> None:
         state.counts[BEST] = state.counts[PLAN]
         for i in range(state.counts[PLAN]):
             state.best[i] = state.plan[i]
+        for k in graph.choosing:
+            state.kept[k] = state.chosen[k]
 
 
 @_compiled
@@ -439,8 +511,12 @@ def anneal(graph: Graph, state: State, plans: int, length: int, mean: float) -> 
         count = counts[PLAN]
         for i in range(count):
             state.trial[i] = state.plan[i]
+        changed = len(graph.choosing) > 0 and _draw(random, 100) < _REREAD
+        if changed:
+            _run_otherwise(graph, state)
         draw = _draw(random, 100)
-        for _ in range(1 + (draw < 11) + (draw < 3)):
+        changes = 0 if changed and draw < 50 else 1 + (draw < 11) + (draw < 3)
+        for _ in range(changes):
             draw = _draw(random, 100)
             if count and draw < 30:
                 count = _left_out(graph, state, count)
@@ -450,11 +526,15 @@ def anneal(graph: Graph, state: State, plans: int, length: int, mean: float) -> 
                 count = _bridged(graph, state, count)
         runs = _laid_out(graph, state.trial, count, state.judged)
         judged_runs += runs
-        time, lacking = _judge(graph, state.judged, runs, state.until)
+        time, lacking = _judge(graph, state.judged, runs, state.until, state.way)
         more = time + costs[WEIGHT] * lacking - costs[COST]
         if more <= 0 or _draw(random, 1 << 53) < math.exp(-more / heat) * (1 << 53):
             _take(graph, state, runs)
-            _note(state, time, lacking)
+            _note(graph, state, time, lacking)
+        elif changed:
+            for k in graph.choosing:
+                state.tried[k] = state.chosen[k]
+            _settle(graph, state, state.chosen)
         counts[BALANCE] += 1 if counts[LACKING] else -1
         if counts[AT] % _PERIOD == 0:
             factor = 1.0

@@ -18,7 +18,7 @@ from ..search.descents import Descents
 from ..search.program import lifetimes_of
 from .alone import PlanSearch
 from .reruns import Plan, unrolled
-from .search import ALONE, QUICKER, Point, RerunSearch
+from .search import ALONE, LEAST, NARROWER, QUICKER, WIDER, Point, RerunSearch
 
 _LITTLE, _MUCH = 0.25, 0.75
 """Shares of the work for the search without addresses: once there is a program with addresses, and before."""
@@ -35,9 +35,6 @@ def new_rerun_search(
 
 _SLICES = 8
 """Number of times that plans alone are looked at in a call of `run`."""
-
-_NARROWER, _WIDER, _LEAST = 0.01, 0.004, 0.5
-"""How much of the pool less, or more, plans alone have next; the least part that they have."""
 
 
 class ContiguousRerunSearch(RerunSearch):
@@ -111,7 +108,7 @@ class ContiguousRerunSearch(RerunSearch):
                 continue
             point = self._relaxed.point(plans.best(), None)
             fits = point.search.makespan_ns is not None and self._put_in_places(point)
-            part = min(self._part + _WIDER, 1.0) if fits else max(self._part - _NARROWER, _LEAST)
+            part = min(self._part + WIDER, 1.0) if fits else max(self._part - NARROWER, LEAST)
             if part != self._part:
                 plans.keep_to(part)
                 self._part = part

@@ -8,6 +8,9 @@ moment, and stays if it is better. All runs of a task read the same blocks. A re
 take over the places of inputs, in each run behind which nothing needs these (`takeovers`). Of the outputs
 that may be left out, all runs of their tasks make those that some task reads in it, and leave out the others.
 
+Where nothing can be copied, plans alone (`alone`) are searched together with readings, thousands in the time
+that one takes here.
+
 Importing this module imports Numba.
 """
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,13 +26,15 @@ import msgspec
 import numpy as np
 
 from ...instances.instance import Instance, Task
-from ...validate.schedule import Schedule
+from ...validate.schedule import MemoryModel, Schedule
 from ..choices import by_speed
 from ..gaps import Guide
 from ..methods import Refusal
+from ..search.columns import INPUT, OUTPUT, UPDATE, columns_of
+from .alone import PlanSearch, Way, is_alone
 from .reruns import Plan, algorithms_of, last_stages, names_of, plan_of, useful
-from .search import RerunSearch
-from .takeovers import Pairs
+from .search import ALONE, LEAST, NARROWER, QUICKER, WIDER, RerunSearch
+from .takeovers import Pairs, are_alike
 
 Reading = tuple[int, ...]
 """Per task with a choice, which of its ways it takes: 0 is to read its inputs and overwrite nothing."""
@@ -140,6 +145,52 @@ class Readings:
         taken = self._taken(reading)
         return taken[k].algorithms if k in taken else range(len(self._instance.tasks[k].algorithms))
 
+    def plans(self, memory: MemoryModel, seed: int) -> PlanSearch | None:
+        """Return a search for readings and plans together; None where something can be copied.
+
+        Its ways of a task are those of readings, in the same order.
+        """
+        given = self._instance
+        bare = {"inputs": msgspec.UNSET, "outputs": msgspec.UNSET, "takes_over": ()}
+        tasks = [
+            msgspec.structs.replace(
+                task,
+                inputs=task.may_read,
+                algorithms=tuple(msgspec.structs.replace(a, **bare) for a in task.algorithms),
+            )
+            if task.reads_vary
+            else task
+            for task in given.tasks
+        ]
+        whole = msgspec.structs.replace(given, tasks=tuple(tasks))
+        columns, last = columns_of(whole, memory), np.array(last_stages(whole), dtype=np.int64)
+        if not is_alone(columns):
+            return None
+        maker = np.full(len(given.blocks), -1, dtype=np.int64)
+        for k, task in enumerate(given.tasks):
+            if task.recomputable:
+                maker[[*task.outputs]] = k
+        ways = {k: [self._pair(k, way) for way in ways] for k, ways in self._ways.items()}
+        return PlanSearch(columns, maker, last, seed, {}, ways)
+
+    def _pair(self, k: int, way: _Way) -> tuple[Way, Way]:
+        """Return a way for plans alone: where nothing reads what may be left out, and where all is read."""
+        task, blocks = self._instance.tasks[k], self._instance.blocks
+
+        def told(one: _Way) -> Way:
+            first = one.algorithms[0]
+            touches = [(d, INPUT) for d in task.reads(first)]
+            touches += [(d, OUTPUT) for d in task.makes(first)] + [(d, UPDATE) for d in task.updates]
+            own = (task.algorithms[a] for a in one.algorithms)
+            return Way(
+                tuple(touches),
+                tuple((a.duration_ns, a.workspace_bytes) for a in own),
+                frozenset(x for d, x in one.over if are_alike(blocks[d], blocks[x])),
+            )
+
+        left_out = self._instance.optional.intersection(task.outputs)
+        return told(_making(task, way, set())), told(_making(task, way, left_out))
+
     def _chosen(self, reading: Reading) -> dict[int, _Way]:
         """Return the way of each task, with those of its algorithms that make what later tasks read."""
         taken = {k: ways[w] for (k, ways), w in zip(self._ways.items(), reading, strict=True)}
@@ -193,13 +244,13 @@ def _unread(task: Task, algorithms: Sequence[int], sizes: Sequence[int]) -> list
     return ways
 
 
-def _making(task: Task, way: _Way, read: set[int]) -> _Way:
+def _making(task: Task, way: _Way, read: Collection[int]) -> _Way:
     """Return a way with those algorithms alone that make what is read, and the least beside it.
 
     If none does, they are those that read the task's inputs and make all of its outputs.
     """
     made = {a: frozenset(task.makes(a)) for a in way.algorithms}
-    fine = [outputs for outputs in made.values() if read <= outputs]
+    fine = [outputs for outputs in made.values() if outputs.issuperset(read)]
     if not fine:
         own = [(a, one.inputs, one.outputs) for a, one in enumerate(task.algorithms)]
         return _Way(tuple(a for a, *keys in own if keys == [msgspec.UNSET, msgspec.UNSET]))
@@ -257,6 +308,7 @@ class ReadingSearch:
             assert reason is not None
             raise reason
         self._best = best
+        self._plans, self._part = self.readings.plans(best.search.memory, seed), 1.0
 
     @property
     def makespan_ns(self) -> int | None:
@@ -266,7 +318,8 @@ class ReadingSearch:
     @property
     def done(self) -> bool:
         """Whether the search of the best reading has gone on for long, and others have been tried since."""
-        return self._calm and self._best.search.done
+        planned = self._plans is None or self._plans.done
+        return planned and self._calm and self._best.search.done
 
     @property
     def round(self) -> int:
@@ -293,6 +346,10 @@ class ReadingSearch:
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
         """Continue the search until so many tasks have been simulated, or some seconds have passed."""
         until = time.monotonic() + seconds
+        if self._plans is not None:
+            planned = int(ALONE * work)
+            self._plan(self._plans, ALONE * seconds, planned)
+            work -= planned
         goal = self._polished + self._explored + work
         share = _EFFORT * len(self.instance.tasks)
         while self._polished + self._explored < goal and time.monotonic() < until:
@@ -304,6 +361,19 @@ class ReadingSearch:
             self._best.search.run(until - time.monotonic(), some)
             self._calm = self._calm and self._best.cost == before
             self._polished += some
+
+    def _plan(self, plans: PlanSearch, seconds: float, work: int) -> None:
+        """Look for a reading and a plan at once, in contiguous memory in a part of the pool."""
+        known, before = plans.time_ns, self._best
+        plans.run(seconds, QUICKER * work)
+        if plans.time_ns == known or plans.time_ns is None:
+            return
+        ways = plans.ways()
+        self._consider(tuple(ways.get(k, 0) for k in self.readings.tasks), plans.best(), lambda *_: None)
+        if before.search.memory == "contiguous":
+            part = self._part + (WIDER if self._best is not before else -NARROWER)
+            self._part = min(max(part, LEAST), 1.0)
+            plans.keep_to(self._part)
 
     def _attempt(self, reading: Reading) -> _Attempt:
         """Return a reading after a short search of its instance."""
@@ -351,6 +421,8 @@ class ReadingSearch:
             return
         last = last_stages(attempt.instance)
         plan = useful(attempt.instance, ((k, t) for k, t in plan if k < t <= last[k]))
+        if self._plans is not None:
+            self._plans.offer(plan, dict(zip(self.readings.tasks, reading, strict=True)))
         attempt.search.offer_plan(plan, guide(attempt.instance, plan))
         self._search(attempt)
         if attempt.cost < self._best.cost:

@@ -69,6 +69,10 @@ ALONE, QUICKER = 0.8, 12
 """Share of the time for plans alone, where they say all; how many runs are judged then in the time of one."""
 
 
+NARROWER, WIDER, LEAST = 0.01, 0.004, 0.5
+"""How much of the pool less, or more, plans alone have next; the least part that they have."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Makers:
     """Per block, the task that may make it again, or -1; per task, the last stage in which it may."""

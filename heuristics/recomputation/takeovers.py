@@ -35,7 +35,7 @@ def pairs_of(instance: Instance) -> dict[int, Pairs]:
     found = {}
     for k, task in enumerate(instance.tasks):
         common = set.intersection(*(set(algorithm.takes_over) for algorithm in task.algorithms))
-        if pairs := tuple((d, x) for d, x in sorted(common) if _are_alike(blocks[d], blocks[x])):
+        if pairs := tuple((d, x) for d, x in sorted(common) if are_alike(blocks[d], blocks[x])):
             found[k] = pairs
     return found
 
@@ -97,7 +97,7 @@ def merged(instance: Instance, wanted: Mapping[int, Pairs]) -> tuple[Instance, M
     return msgspec.structs.replace(instance, blocks=tuple(blocks), tasks=tuple(tasks)), merges
 
 
-def _are_alike(output: Block, place: Block) -> bool:
+def are_alike(output: Block, place: Block) -> bool:
     """Whether one block can stand for both: they are copied alike, and the input is not carried."""
     times = [(b.bytes, b.offload_ns, b.prefetch_ns, b.move_ns, b.loaded_bytes) for b in (output, place)]
     return times[0] == times[1] and place.initially != "carried"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import msgspec
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.random import default_rng
 
 from pebbler.heuristics.methods import Limits
 from pebbler.heuristics.recomputation.alone import PlanSearch, is_alone
+from pebbler.heuristics.recomputation.readings import Readings
 from pebbler.heuristics.recomputation.reruns import last_stages
 from pebbler.heuristics.recomputation.search import RerunSearch
 from pebbler.heuristics.recomputation.takeovers import without_takeovers
@@ -26,12 +28,18 @@ from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.flow.recompute_method import flow_recompute
 from pebbler.validate.check import check
 
+from ...adversary.instances import Shape, adversarial, with_own_inputs, with_own_outputs, with_takeovers
 from ...reading import overwriting
+from ...samples import chunks
 
 
 def tiny(seed: int) -> Instance:
     """A tiny instance in which nothing can be copied, and nothing has to be."""
-    instance = without_copies(recomputing(seed))
+    return tiny_ends(without_copies(recomputing(seed)))
+
+
+def tiny_ends(instance: Instance) -> Instance:
+    """The instance in which nothing has to end on the host."""
     blocks = tuple(
         msgspec.structs.replace(block, finally_="anywhere" if block.finally_ == "host" else block.finally_)
         for block in instance.blocks
@@ -175,3 +183,37 @@ def test_the_method_plans_so() -> None:
     assert answer.schedule is not None
     assert plans.time_ns is not None
     assert answer.schedule.makespan_ns <= 1.02 * plans.time_ns
+
+
+@pytest.mark.parametrize("first", chunks(range(0, 120, 60)))
+def test_plans_and_readings_are_searched_together(first: int) -> None:
+    """Each plan is a program of its reading, and no shorter than the optimum, whose runs may differ."""
+    solved = met = several = 0
+    for seed in range(first, first + 60):
+        rng = Random(seed)
+        instance = without_copies(adversarial(rng, Shape(tasks=6, blocks=6, digits=1, reruns=True)))
+        instance = with_own_inputs(rng, tiny_ends(instance))
+        instance = with_takeovers(rng, with_own_outputs(rng, instance) if seed % 2 else instance)
+        if not instance.reads_vary:
+            continue
+        readings = Readings(instance)
+        plans = readings.plans("divisible", seed)
+        optimum = brute_force(instance, "divisible", most_states=30_000)
+        if plans is None:
+            continue
+        plans.run(work=100_000)
+        if plans.time_ns is None:
+            continue
+        reading = tuple(plans.ways().get(k, 0) for k in readings.tasks)
+        search = RerunSearch(readings.instance(reading), "divisible")
+        search.offer_plan(plans.best(), None)
+        assert search.makespan_ns is not None
+        assert search.makespan_ns <= plans.time_ns
+        assert optimum is not None
+        assert optimum.makespan_ns <= plans.time_ns
+        solved += 1
+        met += optimum.makespan_ns == plans.time_ns
+        several += any(reading)
+    assert solved > 8
+    assert met > 0.7 * solved
+    assert several > 2
