@@ -33,7 +33,7 @@ from ..methods import Refusal
 from ..search.columns import INPUT, OUTPUT, UPDATE, columns_of
 from .alone import PlanSearch, Way, is_alone
 from .reruns import Plan, algorithms_of, last_stages, names_of, plan_of, useful
-from .search import ALONE, LEAST, NARROWER, QUICKER, WIDER, RerunSearch
+from .search import ALONE, LEAST, NARROWER, QUICKER, WIDER, RerunSearch, makers_of
 from .takeovers import Pairs, are_alike
 
 Reading = tuple[int, ...]
@@ -163,15 +163,11 @@ class Readings:
             for task in given.tasks
         ]
         whole = msgspec.structs.replace(given, tasks=tuple(tasks))
-        columns, last = columns_of(whole, memory), np.array(last_stages(whole), dtype=np.int64)
+        columns, makers = columns_of(whole, memory), makers_of(whole)
         if not is_alone(columns):
             return None
-        maker = np.full(len(given.blocks), -1, dtype=np.int64)
-        for k, task in enumerate(given.tasks):
-            if task.recomputable:
-                maker[[*task.outputs]] = k
         ways = {k: [self._pair(k, way) for way in ways] for k, ways in self._ways.items()}
-        return PlanSearch(columns, maker, last, seed, {}, ways)
+        return PlanSearch(columns, makers.of, makers.last, seed, {}, ways)
 
     def _pair(self, k: int, way: _Way) -> tuple[Way, Way]:
         """Return a way for plans alone: where nothing reads what may be left out, and where all is read."""

@@ -74,11 +74,20 @@ NARROWER, WIDER, LEAST = 0.01, 0.004, 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Makers:
+class Makers:
     """Per block, the task that may make it again, or -1; per task, the last stage in which it may."""
 
     of: Integers
     last: Integers
+
+
+def makers_of(instance: Instance) -> Makers:
+    """Return what may be made again, and until when."""
+    of = np.full(len(instance.blocks), -1, dtype=np.int64)
+    for k, task in enumerate(instance.tasks):
+        if task.recomputable:
+            of[[*task.outputs]] = k
+    return Makers(of, np.array(last_stages(instance), dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -92,7 +101,7 @@ class Point:
     again: Unrolling
     search: Descents
     excess: int
-    makers: _Makers
+    makers: Makers
 
     @property
     def cost(self) -> tuple[int, int]:
@@ -167,12 +176,8 @@ class RerunSearch:
             require_parts_alike(instance)
         self._columns = columns_of(without_takeovers(instance), memory)
         self._overwrites = overwrites_of(instance, self._columns)
-        last = np.array(last_stages(instance), dtype=np.int64)
-        maker = np.full(len(instance.blocks), -1, dtype=np.int64)
-        for k, task in enumerate(instance.tasks):
-            if task.recomputable:
-                maker[[*task.outputs]] = k
-        self._makers = _Makers(maker, last)
+        self._makers = makers_of(instance)
+        last = self._makers.last
         self._candidates = int(np.count_nonzero(last > np.arange(len(last))))
         self._polished = self._explored = self._best_at = 0
         self._offered: list[Point] = []

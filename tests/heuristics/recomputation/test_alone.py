@@ -6,15 +6,13 @@ import math
 from random import Random
 
 import msgspec
-import numpy as np
 import pytest
 from numpy.random import default_rng
 
 from pebbler.heuristics.methods import Limits
 from pebbler.heuristics.recomputation.alone import PlanSearch, is_alone
 from pebbler.heuristics.recomputation.readings import Readings
-from pebbler.heuristics.recomputation.reruns import last_stages
-from pebbler.heuristics.recomputation.search import RerunSearch
+from pebbler.heuristics.recomputation.search import RerunSearch, makers_of
 from pebbler.heuristics.recomputation.takeovers import without_takeovers
 from pebbler.heuristics.recomputation.unrolling import overwrites_of
 from pebbler.heuristics.search.columns import columns_of
@@ -57,13 +55,9 @@ def layered(seed: int, percent: int = 60) -> Instance:
 
 def search_of(instance: Instance, seed: int = 0) -> PlanSearch:
     """The search over plans of an instance in divisible memory."""
-    maker = np.full(len(instance.blocks), -1, dtype=np.int64)
-    for k, task in enumerate(instance.tasks):
-        if task.recomputable:
-            maker[[*task.outputs]] = k
     columns = columns_of(without_takeovers(instance), "divisible")
-    last = np.array(last_stages(instance), dtype=np.int64)
-    return PlanSearch(columns, maker, last, seed, overwrites_of(instance, columns))
+    makers = makers_of(instance)
+    return PlanSearch(columns, makers.of, makers.last, seed, overwrites_of(instance, columns))
 
 
 @pytest.mark.parametrize("seeds", [range(start, start + 20) for start in range(0, 80, 20)])
