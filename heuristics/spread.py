@@ -12,8 +12,8 @@ while the second is on its way. The way that is fastest in simulation is taken.
 GPUs of one kind with the same program run in step. So the schedule is planned for one of them, with copies as
 slow as the bus makes them when all GPUs copy at once, and again with copies that fewer others slow down, for
 GPUs that take turns on the bus (`turns`). Nothing else relies on this: the simulation and the
-checker look at every GPU. From the best of these plans, methods that search go on with the time of all GPUs
-as the cost (`search.cluster`).
+checker look at every GPU. From these plans, methods that search go on with the time of all GPUs
+as the cost, and with programs of their own for some GPUs (`search.cluster`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import itertools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
@@ -105,7 +105,7 @@ def spread(instance: Instance, method: Method, limits: Limits, *, searches: bool
     ends = began + _PLANS_SHARE * (deadline - began) if searches else deadline
     plans = list(_plans(instance))
     best, planned = _extended(instance, plans[0], method, limits, ends, share=1.0 / len(plans))
-    start, begin = planned, plans[0]
+    starts, begin = [planned], plans[0]
     for i, plan in enumerate(plans[1:], 1):
         if best.schedule is None or best.stopped_by == "interrupted":
             break
@@ -116,19 +116,26 @@ def spread(instance: Instance, method: Method, limits: Limits, *, searches: bool
             continue
         except KeyboardInterrupt:
             return dataclasses.replace(best, stopped_by="interrupted")
+        starts.append(planned)
         if other.schedule is not None and other.schedule.makespan_ns < best.schedule.makespan_ns:
-            best, start, begin = dataclasses.replace(best, schedule=other.schedule), planned, plan
+            best, begin = dataclasses.replace(best, schedule=other.schedule), plan
         if other.stopped_by == "interrupted":
             best = dataclasses.replace(best, stopped_by="interrupted")
-    if searches and best.stopped_by != "interrupted" and start is not None:
-        return _searched(instance, begin, start, best, limits, deadline)
+    planned_ones = [one for one in starts if one is not None]
+    if searches and best.stopped_by != "interrupted" and planned_ones:
+        return _searched(instance, begin, planned_ones, best, limits, deadline)
     return best
 
 
 def _searched(
-    instance: Instance, plan: Instance, planned: Schedule, best: Answer, limits: Limits, deadline: float
+    instance: Instance,
+    plan: Instance,
+    planned: Sequence[Schedule],
+    best: Answer,
+    limits: Limits,
+    deadline: float,
 ) -> Answer:
-    """Go on from the best plan with the time of all GPUs as the cost; return the better answer."""
+    """Go on from the plans with the time of all GPUs as the cost; return the better answer."""
     from .search.cluster import ClusterSearch  # with it comes Numba
     from .search.method import RULES
 
@@ -137,10 +144,10 @@ def _searched(
     try:
         with until(deadline, LEAST):
             search = ClusterSearch(instance, plan, limits.seed, limits.without & set(RULES))
-            search.start(planned)
+            search.start(planned, deadline)
         began = time.monotonic()
-        schedules = [best.schedule, _in_turn(instance, planned, search)]
-        takes = time.monotonic() - began  # and so does that of the program found
+        schedules = [best.schedule, *_in_turn(instance, search, best.schedule.method)]
+        takes = time.monotonic() - began  # and so do those of the programs found
     except Refusal:
         return best  # the search does not model it, or has no time
     except KeyboardInterrupt:
@@ -149,16 +156,16 @@ def _searched(
         search.descend(deadline - takes)
     except KeyboardInterrupt:
         stopped_by = "interrupted"
-    if (found := search.found(best.schedule.method)) is not None:
-        schedules.append(_in_turn(instance, found, search))
+    schedules += _in_turn(instance, search, best.schedule.method)
     shortest = min(schedules, key=lambda one: one.makespan_ns)
     return dataclasses.replace(best, schedule=shortest, stopped_by=stopped_by)
 
 
-def _in_turn(instance: Instance, schedule: Schedule, search: ClusterSearch) -> Schedule:
-    """Return a schedule of one GPU on all, which take turns as in the best program of a search."""
-    rule, largest_first = search.rule
-    return weave_in_turn(instance, schedule, rule, largest_first=largest_first)
+def _in_turn(instance: Instance, search: ClusterSearch, method: str) -> Iterator[Schedule]:
+    """Yield the schedule of the best programs of a search, if it has any."""
+    if (found := search.found(method)) is not None:
+        rule, largest_first = search.rule
+        yield weave_in_turn(instance, found, rule, largest_first=largest_first)
 
 
 def _plans(instance: Instance) -> Iterator[Instance]:
@@ -221,9 +228,49 @@ def weave_at_once(instance: Instance, schedule: Schedule) -> Schedule:
     return found[0]
 
 
-def weave_in_turn(instance: Instance, schedule: Schedule, rule: Rule, *, largest_first: bool) -> Schedule:
-    """Return a valid schedule of one GPU on all, which take turns as `turn` says."""
-    return turn(instance, next(_Loom(instance, schedule).ways()), rule, largest_first=largest_first)
+def weave_in_turn(
+    instance: Instance, schedules: Sequence[Schedule], rule: Rule, *, largest_first: bool
+) -> Schedule:
+    """Return a valid schedule of all GPUs, which take turns as `turn` says.
+
+    Parameters
+    ----------
+    instance
+        The cluster's instance.
+    schedules
+        Schedules of one GPU, one for each GPU of a node; all nodes have the same.
+    rule, largest_first
+        As for `turn`.
+    """
+    draft = _Loom(instance, schedules[0]).draft()
+    if any(one is not schedules[0] for one in schedules):
+        draft = _apart(draft, [*schedules] * cluster_of(instance).nodes)
+    return turn(instance, draft, rule, largest_first=largest_first)
+
+
+def _apart(draft: Schedule, schedules: Sequence[Schedule]) -> Schedule:
+    """Return a draft of all GPUs in which each does what its own schedule says, and passes on what it did."""
+    fresh = itertools.count()
+    runs: dict[tuple[int, int | None], int] = {}  # by GPU and task
+    operations: list[Operation] = []
+    residences: list[Residence] = []
+    for gpu, schedule in enumerate(schedules):
+        ids: dict[int, int] = {}
+        for one in schedule.operations:
+            ids[one.id] = new = next(fresh)
+            if one.kind == "run":
+                runs[gpu, one.task] = new
+            operations.append(replace(one, id=new, gpu=gpu, after=tuple(ids[i] for i in one.after)))
+        residences += (_renamed(stay, gpu, ids.__getitem__) for stay in schedule.residences)
+    drafted = {one.id: one for one in draft.operations}
+    passed: dict[int, int] = {}
+    for one in draft.operations:
+        if one.gradient is not None:
+            passed[one.id] = new = next(fresh)
+            after = (passed[i] if i in passed else runs[drafted[i].gpu, drafted[i].task] for i in one.after)
+            operations.append(replace(one, id=new, after=tuple(sorted(after))))
+    peak = max(schedule.peak_bytes for schedule in schedules)
+    return replace(draft, operations=tuple(operations), residences=tuple(residences), peak_bytes=peak)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +364,14 @@ class _Loom:
                     woven = self.simulated(lines, in_turn=in_turn)
                     if woven is not None:
                         yield woven[0]
+
+    def draft(self) -> Schedule:
+        """Return all GPUs' program without times, with gradients behind all other copies."""
+        sent = self.lined_up(self.lines, self.out, self.sends, "last")
+        order = self._order(self.lined_up(sent, self.back, self.returns, "last"))
+        assert order is not None, "nobody waits for what comes last"
+        program, _ = self._spread_out(order, in_turn=False)
+        return program
 
     def lined_up(
         self,
@@ -420,7 +475,9 @@ class _Loom:
                 ids[i].append(new)
                 operations.append(replace(operation, id=new, gpu=gpu, after=tuple(waits)))
         residences = tuple(
-            _carried(residence, gpu, stride) for gpu in range(gpus) for residence in self.schedule.residences
+            _renamed(residence, gpu, (gpu * stride).__add__)
+            for gpu in range(gpus)
+            for residence in self.schedule.residences
         )
         return replace(self.schedule, operations=tuple(operations), residences=residences), places
 
@@ -436,13 +493,12 @@ class _Loom:
                 yield ids[j][gpu]
 
 
-def _carried(residence: Residence, gpu: int, stride: int) -> Residence:
-    """Return a residence of the first GPU for another GPU."""
-    shift = gpu * stride
+def _renamed(residence: Residence, gpu: int, new: Callable[[int], int]) -> Residence:
+    """Return a residence of one GPU for another GPU, whose operations have other ids."""
     return replace(
         residence,
         gpu=gpu,
-        workspace_of=None if residence.workspace_of is None else residence.workspace_of + shift,
-        acquired_by=None if residence.acquired_by is None else residence.acquired_by + shift,
-        released_after=tuple(i + shift for i in residence.released_after),
+        workspace_of=None if residence.workspace_of is None else new(residence.workspace_of),
+        acquired_by=None if residence.acquired_by is None else new(residence.acquired_by),
+        released_after=tuple(map(new, residence.released_after)),
     )

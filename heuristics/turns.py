@@ -17,7 +17,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Literal
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -38,10 +38,30 @@ from ..validate.gpus.simulate import simulate_cluster
 from ..validate.schedule import Schedule
 from ..validate.waits import Waits
 
-Rule = Literal["longest waiting", "first GPU first", "first out, last back"]
-"""Which of the copies that wait for a bus is next."""
 
-RULES: tuple[Rule, ...] = ("longest waiting", "first GPU first", "first out, last back")
+class Rule(NamedTuple):
+    """Which of the copies that wait for a bus is next: whoever waits for longest, with leads for some GPUs.
+
+    Attributes
+    ----------
+    out_ns, back_ns
+        Nanoseconds for which a copy to the host, or back, may have waited longer than one of the GPU before,
+        and is still not next. If it is negative, it is the GPU before that has to have waited longer.
+    """
+
+    out_ns: int
+    back_ns: int
+
+    def place(self, gpu: int, since: int, *, back: bool) -> int:
+        """Return the place of a copy that waits since a time: the least is next."""
+        return since + gpu * (self.back_ns if back else self.out_ns)
+
+
+ALWAYS = 1 << 50
+"""A lead in nanoseconds that no copy waits for."""
+
+RULES = (Rule(0, 0), Rule(ALWAYS, ALWAYS), Rule(ALWAYS, -ALWAYS))
+"""Whoever waits for longest; the first GPU; of copies to the host the first GPU, of those back the last."""
 
 
 def turns(instance: Instance, schedule: Schedule) -> Iterator[Schedule]:
@@ -203,10 +223,8 @@ class _Turns:
     def _rank(self, i: int) -> int:
         """Return a copy's place among those that wait for its bus."""
         operation = self.operations[i]
-        if self.rule == "longest waiting":
-            return self.since[i]
-        last_first = self.rule == "first out, last back" and operation.kind in BACK
-        return -operation.gpu if last_first else operation.gpu
+        on_node = operation.gpu % cluster_of(self.instance).node_gpus
+        return self.rule.place(on_node, self.since[i], back=operation.kind in BACK)
 
     def _board(self, bus: Bus, i: int, now: int) -> None:
         """Let a copy onto the bus, after the one that makes room for it, if its stream does no other."""

@@ -2,8 +2,11 @@
 
 A program of one GPU is short if its copies fit beside its tasks. On several GPUs, a byte that is copied
 delays the other GPUs, and each of them waits at another point of the program. So this search simulates all
-GPUs for each program that it tries. Programs are made as for one GPU, in contiguous memory, and all GPUs have
-the same.
+GPUs for each program that it tries. Programs are made as for one GPU, in contiguous memory.
+
+GPUs need not have the same program. Those that are first on the bus are done early; they have the time for
+slower algorithms that need less memory, so that fewer of their bytes pass the bus, and the last GPU waits for
+less.
 
 Importing this module imports Numba.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -22,13 +26,13 @@ from ...instances.instance import Instance
 from ...validate.gpus.program import cluster_of
 from ...validate.schedule import Schedule
 from ..turns import RULES, Rule, copies_abreast
-from .decisions import gap_keys
+from .decisions import decisions_from, gap_keys
 from .descents import copied
 from .in_turn import (
     Figures,
     Node,
     fleet_for,
-    program_for,
+    programs_for,
     replay,
     time_in_turn,
 )
@@ -55,17 +59,21 @@ from .kernel import (
     Integers,
     Problem,
     Search,
+    repair,
     set_off,
     simulate,
 )
 from .program import program_of
 from .search import LocalSearch
 
-_Rule = tuple[int, bool]
-"""Which copy is next, by its position in `RULES`, and whether the largest gradient that waits is."""
+_Rule = tuple[Rule, bool]
+"""Which copy is next, and whether the largest gradient that waits is."""
 
-_HISTORIES = (20, 100, 400)
-"""Lengths of the history of late acceptance, used in turn."""
+_HISTORIES = {False: (20, 100, 400), True: (20, 100)}
+"""Lengths of the history of late acceptance, used in turn: while GPUs do the same, and when they need not.
+
+On several GPUs, many short descents end lower than few long ones.
+"""
 
 _CALM = 30
 """Number of histories without a better program after which a descent ends."""
@@ -73,8 +81,45 @@ _CALM = 30
 PATIENCE = 20_000
 """Number of programs without a better one after which the search is done."""
 
-_OTHER_RULE = 0.03
-"""Share of the moves that change which copy is next, and not the program."""
+_MIXING = 0.1
+"""Greatest share of the time in which GPUs are given programs of different plans, before any is changed."""
+
+_ALIKE = 0.5
+"""Share of the time in which GPUs with the same program keep the same."""
+
+_APART = 0.7
+"""Of moves that change a program, after that time, the share of those that change it for one GPU alone."""
+
+_OTHER_RULE = 0.1
+"""Share of the moves that change which copy is next, and no program."""
+
+_OTHER_GPU = 0.1
+"""Share of the moves by which a GPU takes the program of another one, or both change places."""
+
+_LEADS = 5.0, 9.0
+"""Logarithms of the least and the greatest lead of one GPU over the next that is tried, in nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """What all GPUs do: which copy is next, and per GPU of a node the decisions of its program.
+
+    GPUs with the same program share its decisions, which nothing changes.
+    """
+
+    rule: _Rule
+    programs: tuple[Decisions, ...]
+
+    def put(self, gpus: Iterable[int], program: Decisions) -> _Way:
+        """Return the way in which some GPUs have another program."""
+        programs = list(self.programs)
+        for gpu in gpus:
+            programs[gpu] = program
+        return replace(self, programs=tuple(programs))
+
+    def alike(self, gpu: int) -> list[int]:
+        """Return the GPUs with the program of a given one."""
+        return [other for other, one in enumerate(self.programs) if one is self.programs[gpu]]
 
 
 class ClusterSearch(LocalSearch):
@@ -100,105 +145,184 @@ class ClusterSearch(LocalSearch):
         self._figures = _figures(instance, self._problem)
         nodes = {largest: _node(instance, largest_first=largest) for largest in (False, True)}
         self._nodes = nodes if cluster_of(instance).gradients else {False: nodes[False]}
-        self._program = program_for(self._problem.length, len(instance.blocks), len(self._room.log))
-        self._fleet = fleet_for(cluster_of(instance).node_gpus, len(nodes[False].send_ns))
-        self._rules: Sequence[_Rule] = tuple(product(range(len(RULES)), self._nodes))
+        self._gpus = cluster_of(instance).node_gpus
+        count = 2 * self._gpus  # those of two ways
+        self._programs = programs_for(count, self._problem.length, len(instance.blocks), len(self._room.log))
+        self._held: list[Decisions | None] = [None] * count
+        self._fleet = fleet_for(self._gpus, len(nodes[False].send_ns))
+        self._rules: Sequence[_Rule] = tuple(product(RULES, self._nodes))
         self._chance = np.random.default_rng(seed)
-        self._shortest = NEVER, self._rules[0], self.best()
+        self._best = _Way(self._rules[0], (self.best(),) * self._gpus)
+        self._best_ns = NEVER
         self.programs = 0
         self._offer(self.best())
 
     @property
     def cluster_ns(self) -> int:
-        """Time of the best program on all GPUs, in nanoseconds."""
-        return self._shortest[0]
+        """Time of the best programs on all GPUs, in nanoseconds."""
+        return self._best_ns
 
     @property
     def rule(self) -> tuple[Rule, bool]:
-        """Which copy is next in the best program, and whether the largest gradient is, for `turn`."""
-        which, largest_first = self._shortest[1]
-        return RULES[which], largest_first
+        """Which copy is next with the best programs, and whether the largest gradient is, for `turn`."""
+        return self._best.rule
 
-    def start(self, schedule: Schedule) -> None:
-        """Take a schedule of the plan for the best program, if it is; blocks lie where they lie there."""
-        self.offer(schedule)
-        decisions = self.best()
-        self._offer(decisions)
-        _put_in_places(self._problem, decisions, schedule)
-        self._offer(decisions)
+    def start(self, schedules: Iterable[Schedule], deadline: float = math.inf) -> None:
+        """Take schedules of the plan, for all GPUs and then each for some, where that is shorter.
+
+        Blocks lie where they lie there. The deadline is a time on the clock of `time.monotonic`.
+        """
+        offered = []
+        for schedule in schedules:
+            decisions = decisions_from(self.instance, self._problem, schedule)
+            repair(self._problem, decisions, self._room, self._splitmix, -1, 0)
+            placed = copied(decisions)
+            _put_in_places(self._problem, placed, schedule)
+            offered += [one for one in (decisions, placed) if self._offer(one)]
+        now, before = time.monotonic(), NEVER
+        until = now + _MIXING * (deadline - now)
+        while self.cluster_ns < before:
+            before = self.cluster_ns
+            for gpu, one in product(range(self._gpus), offered):
+                if time.monotonic() >= until:
+                    return
+                self._try(self._best.put([gpu], one), self._best)
 
     def descend(self, deadline: float = math.inf, patience: int = PATIENCE) -> None:
         """Search until a time on the clock of `time.monotonic`, or until nothing is better for long.
+
+        GPUs with the same program keep the same at first.
 
         Parameters
         ----------
         deadline
             The time in seconds.
         patience
-            Number of programs without a better one after which no further descent begins.
+            Number of programs without a better one after which no further descent begins, first while GPUs
+            do the same and then when they need not.
         """
+        now = time.monotonic()
+        self._descents(now + _ALIKE * (deadline - now), patience, apart=False)
+        self._descents(deadline, patience, apart=True)
+
+    def _descents(self, deadline: float, patience: int, *, apart: bool) -> None:
+        """Descend again and again; while GPUs do the same, from the second time on after random moves."""
         descents, best_at = 0, self.programs
         while self.programs - best_at < patience and time.monotonic() < deadline:
             before = self.cluster_ns
-            self._descend(
-                _HISTORIES[descents % len(_HISTORIES)], 1 << descents % 5 if descents else 0, deadline
-            )
+            length = _HISTORIES[apart][descents % len(_HISTORIES[apart])]
+            strength = 1 << descents % 5 if descents and not apart else 0
+            self._descend(length, strength, deadline, apart=apart)
             descents += 1
             if self.cluster_ns < before:
                 best_at = self.programs
 
-    def found(self, method: str) -> Schedule | None:
-        """Return the best program as a schedule of the plan, for a method; None if there is none."""
-        shortest, _, decisions = self._shortest
-        if shortest >= NEVER:
+    def found(self, method: str) -> list[Schedule] | None:
+        """Return the best programs as schedules of the plan, one per GPU of a node, for a method.
+
+        GPUs with the same program have the same schedule. The result is None if there are none.
+        """
+        if self.cluster_ns >= NEVER:
             return None
-        return program_of(self.instance, self._problem, self.memory, self._steps(decisions)).finish(method)
+        made: dict[int, Schedule] = {}
+        for one in self._best.programs:
+            if id(one) not in made:
+                steps = self._steps(one)
+                program = program_of(self.instance, self._problem, self.memory, steps)
+                made[id(one)] = program.finish(method)
+        return [made[id(one)] for one in self._best.programs]
 
-    def _offer(self, decisions: Decisions) -> None:
-        """Take decisions for the best ones, if they are with any rule."""
-        for rule in self._rules:
-            found = self._time(decisions, rule, NEVER - 1)
-            if found < self.cluster_ns:
-                self._shortest = found, rule, copied(decisions)
+    def _offer(self, decisions: Decisions) -> bool:
+        """Take decisions for all GPUs, if they are the best ones with any rule; return whether they fit."""
+        ways = [_Way(rule, (decisions,) * self._gpus) for rule in self._rules]
+        return min([self._try(way, self._best) for way in ways]) < NEVER
 
-    def _time(self, decisions: Decisions, rule: _Rule, allowed: int) -> int:
-        """Return the time of a program on all GPUs, as `time_in_turn` does; `NEVER` if it has no room."""
+    def _try(self, way: _Way, current: _Way, allowed: int = NEVER - 1) -> int:
+        """Return the time of a way, as `_time` does; keep it if it is the best one."""
+        found = self._time(way, current, allowed)
+        if found < self._best_ns:
+            self._best_ns, self._best = found, way
+        return found
+
+    def _time(self, way: _Way, current: _Way, allowed: int) -> int:
+        """Return the time of all GPUs, as `time_in_turn` does; `NEVER` if a program has no room.
+
+        Programs of the current way are at hand afterwards.
+        """
+        kept = {id(one) for one in (*way.programs, *current.programs)}
+        for gpu, one in enumerate(way.programs):
+            place = self._place(one, kept)
+            if place is None:
+                return NEVER
+            self._fleet.plays[gpu] = place
+        self.programs += 1
+        rule, largest_first = way.rule
+        node, single = self._nodes[largest_first], self._problem.single
+        return int(
+            time_in_turn(self._programs, node, self._fleet, (rule.out_ns, rule.back_ns), single, allowed)
+        )
+
+    def _place(self, decisions: Decisions, kept: Collection[int]) -> int | None:
+        """Return which program is that of some decisions, and read it if need be; None if it has no room."""
+        for i, one in enumerate(self._held):
+            if one is decisions:
+                return i
         makespan, steps = simulate(self._problem, decisions, self._room, self._search.stalls[1], ANY)
         if makespan >= IMPOSSIBLE:
-            return NEVER
-        self.programs += 1
-        replay(self._room.log, steps, self._figures, self._program)
-        which, largest_first = rule
-        node, single = self._nodes[largest_first], self._problem.single
-        return int(time_in_turn(self._program, node, self._fleet, which, single, allowed))
+            return None
+        free = next(i for i, one in enumerate(self._held) if id(one) not in kept)
+        replay(self._room.log, steps, self._figures, self._programs, free)
+        self._held[free] = decisions
+        return free
 
-    def _descend(self, length: int, strength: int, deadline: float) -> None:
-        """Go down by late acceptance from the best program after some random moves."""
-        _, rule, best = self._shortest
-        near, current = self._near(), copied(best)
+    def _descend(self, length: int, strength: int, deadline: float, *, apart: bool) -> None:
+        """Go down by late acceptance from the best way after some random moves."""
+        near, current = self._near(), self._best
         if strength:
-            set_off(self._problem, near, self._room, current, strength)
-            current = copied(near.current)
-        lowest = cost = self._time(current, rule, NEVER - 1)
+            alike = current.alike(int(self._chance.integers(self._gpus)))
+            current = current.put(alike, self._changed(near, current.programs[alike[0]], strength))
+        lowest = cost = self._time(current, current, NEVER - 1)
         history, calm, move = [cost] * length, 0, 0
         while calm < _CALM * length and time.monotonic() < deadline:
-            other, trial = rule, current
-            if self._chance.random() < _OTHER_RULE:
-                other = self._rules[int(self._chance.integers(len(self._rules)))]
-            else:
-                set_off(self._problem, near, self._room, current, 1 + int(self._chance.integers(4) == 0))
-                trial = near.current
+            trial = self._moved(near, current, apart=apart)
             turn = move % length
-            found = self._time(trial, other, max(cost, history[turn]))
+            found = self._time(trial, current, max(cost, history[turn]))
             if found <= cost or found <= history[turn]:
-                rule, cost = other, found
-                if trial is not current:
-                    current = copied(trial)
-                if cost < self.cluster_ns:
-                    self._shortest = cost, rule, copied(current)
+                current, cost = trial, found
+                if cost < self._best_ns:
+                    self._best_ns, self._best = cost, current
             history[turn] = min(history[turn], cost)
             calm, lowest = (0, cost) if cost < lowest else (calm + 1, lowest)
             move += 1
+
+    def _moved(self, near: Search, way: _Way, *, apart: bool) -> _Way:
+        """Return a way after a random move."""
+        chance, drawn = self._chance, self._chance.random()
+        if drawn < _OTHER_RULE:
+            return replace(way, rule=self._other_rule(way.rule))
+        gpu = int(chance.integers(self._gpus))
+        mine = way.programs[gpu]
+        if drawn < _OTHER_RULE + _OTHER_GPU:
+            other = int(chance.integers(self._gpus))
+            if (theirs := way.programs[other]) is not mine:
+                moved = way.put([gpu], theirs)
+                return moved.put([other], mine) if chance.integers(2) else moved
+        gpus = [gpu] if apart and chance.random() < _APART else way.alike(gpu)
+        return way.put(gpus, self._changed(near, mine, 1 + int(chance.integers(4) == 0)))
+
+    def _other_rule(self, rule: _Rule) -> _Rule:
+        """Return a rule at random: one that plans are tried with, or a given one with another lead."""
+        chance = self._chance
+        if chance.integers(2):
+            return self._rules[int(chance.integers(len(self._rules)))]
+        lead = int(10.0 ** chance.uniform(*_LEADS)) * (1, -1)[int(chance.integers(2))]
+        (out_ns, back_ns), largest_first = rule
+        return (Rule(out_ns, lead) if chance.integers(2) else Rule(lead, back_ns)), largest_first
+
+    def _changed(self, near: Search, program: Decisions, strength: int) -> Decisions:
+        """Return decisions after some random moves."""
+        set_off(self._problem, near, self._room, program, strength)
+        return copied(near.current)
 
     def _near(self) -> Search:
         """Return a search for single moves, which learns of no program that this one knows."""

@@ -1,8 +1,8 @@
-"""The compiled time of a program of one GPU on several GPUs that take turns on their bus.
+"""The compiled time of programs on several GPUs that take turns on their bus.
 
-What operations wait for is read from the steps that the kernel of local search has logged, with addresses.
-Operations of a stream follow each other. So three numbers say for what an operation waits: how many of
-compute, of the stream out and of the stream back have to end before it. The simulation is that of
+What operations of a program wait for is read from the steps that the kernel of local search has logged, with
+addresses. Operations of a stream follow each other. So three numbers say for what an operation waits: how
+many of compute, of the stream out and of the stream back have to end before it. The simulation is that of
 `pebbler.heuristics.turns`, which makes schedules. Only the time comes out here, some hundred times as fast.
 
 Importing this module imports Numba. Numba looks at changes of this file only. So the compiled code has no
@@ -49,9 +49,6 @@ _LATER = -1
 _FIRST, _SIZE, _USERS = range(3)
 """Columns of the ranges that have been released: address, bytes, and from here on what used them last."""
 
-_LONGEST_WAITING, _FIRST_GPU_FIRST, _FIRST_OUT_LAST_BACK = range(3)
-"""Positions of the rules in `pebbler.heuristics.turns.RULES`."""
-
 
 class Figures(NamedTuple):
     """What operations take, and what tasks touch.
@@ -89,18 +86,18 @@ class Figures(NamedTuple):
     lists: Integers
 
 
-class Program(NamedTuple):
-    """The operations of one GPU, and working memory.
+class Programs(NamedTuple):
+    """The operations of some programs of one GPU, and working memory.
 
     Attributes
     ----------
     lines, counts
-        Per stream: its operations in order, and their number.
+        Per program and stream: its operations in order, and their number.
     back, ns, needs
-        Per operation: whether it copies back to the device; its time in nanoseconds; how many operations of
-        each stream have to end before it.
+        Per operation, of equally many of each program: whether it copies back to the device; its time in
+        nanoseconds; how many operations of each stream have to end before it.
     runs
-        Per task, the number of operations of compute that have ended when it has.
+        Per program and task, the number of operations of compute that have ended when it has.
     users, before, arrival, written, copied, address
         Per block: the last operations of each stream that use it; those that used it before it left; the copy
         back, the operation of compute that wrote it, and the copy out; its address.
@@ -157,10 +154,12 @@ class Node(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """Working memory of a simulation.
+    """What GPUs do, and working memory of a simulation.
 
     Attributes
     ----------
+    plays
+        Per GPU, its program.
     ended, begun, until, flying, since
         Per GPU and stream: how many operations have ended, and have begun; when what is under way ends; which
         operation it is, or less than 0 for a gradient; since when the next operation waits for the bus only.
@@ -173,6 +172,7 @@ class Fleet(NamedTuple):
         Per gradient: how many GPUs have sent it; how many of these are added; whether weights can return.
     """
 
+    plays: Integers
     ended: Integers
     begun: Integers
     until: Integers
@@ -194,15 +194,15 @@ def _room(*shape: int) -> Integers:
     return np.zeros(shape, np.int64)
 
 
-def program_for(tasks: int, blocks: int, steps: int) -> Program:
-    """Return room for programs of at most so many logged steps."""
-    return Program(
-        lines=_room(3, steps),
-        counts=_room(3),
-        back=_room(steps),
-        ns=_room(steps),
-        needs=_room(steps, 3),
-        runs=_room(tasks),
+def programs_for(count: int, tasks: int, blocks: int, steps: int) -> Programs:
+    """Return room for so many programs of at most so many logged steps."""
+    return Programs(
+        lines=_room(3 * count, steps),
+        counts=_room(3 * count),
+        back=_room(count * steps),
+        ns=_room(count * steps),
+        needs=_room(count * steps, 3),
+        runs=_room(count, tasks),
         users=_room(blocks, 3),
         before=_room(blocks, 3),
         arrival=_room(blocks),
@@ -216,6 +216,7 @@ def program_for(tasks: int, blocks: int, steps: int) -> Program:
 def fleet_for(gpus: int, gradients: int) -> Fleet:
     """Return room for simulations of so many GPUs and gradients."""
     return Fleet(
+        plays=_room(gpus),
         ended=_room(gpus, 3),
         begun=_room(gpus, 3),
         until=_room(gpus, 3),
@@ -249,30 +250,30 @@ def _copy(table: Integers, row: int, source: Integers, other: int) -> None:
 
 
 @_step
-def _issue(program: Program, stream: int, back: int, ns: int, n: int) -> int:
-    """Append operation `n` to a stream; return its number there, counted from one."""
-    program.back[n], program.ns[n] = back, ns
-    _set(program.needs, n, 0)
-    program.lines[stream, program.counts[stream]] = n
-    program.counts[stream] += 1
-    number: int = program.counts[stream]
+def _issue(programs: Programs, line: int, back: int, ns: int, n: int) -> int:
+    """Append operation `n` to a program's stream; return its number there, counted from one."""
+    programs.back[n], programs.ns[n] = back, ns
+    _set(programs.needs, n, 0)
+    programs.lines[line, programs.counts[line]] = n
+    programs.counts[line] += 1
+    number: int = programs.counts[line]
     return number
 
 
 @_step
-def _need(program: Program, n: int, stream: int, number: int) -> None:
-    program.needs[n, stream] = max(program.needs[n, stream], number)
+def _need(programs: Programs, n: int, stream: int, number: int) -> None:
+    programs.needs[n, stream] = max(programs.needs[n, stream], number)
 
 
 @_step
-def _occupy(program: Program, n: int, at: int, size: int, left: int) -> int:
+def _occupy(programs: Programs, n: int, at: int, size: int, left: int) -> int:
     """Let an operation wait for what used a range last; return how many released ranges are left."""
-    stale, i = program.stale, 0
+    stale, i = programs.stale, 0
     while i < left and size:
         first, end = stale[i, _FIRST], stale[i, _FIRST] + stale[i, _SIZE]
         if first < at + size and at < end:
             for stream in range(3):
-                _need(program, n, stream, stale[i, _USERS + stream])
+                _need(programs, n, stream, stale[i, _USERS + stream])
             if at <= first and end <= at + size:  # what comes here next waits for this operation
                 left -= 1
                 _copy(stale, i, stale, left)
@@ -282,17 +283,17 @@ def _occupy(program: Program, n: int, at: int, size: int, left: int) -> int:
 
 
 @_step
-def _leave(program: Program, at: int, size: int, compute: int, out: int, back: int, left: int) -> int:
+def _leave(programs: Programs, at: int, size: int, compute: int, out: int, back: int, left: int) -> int:
     """Release a range that operations were the last to use; return how many released ranges there are."""
-    stale = program.stale
+    stale = programs.stale
     stale[left, _FIRST], stale[left, _SIZE] = at, size
     stale[left, _USERS], stale[left, _USERS + 1], stale[left, _USERS + 2] = compute, out, back
     return left + (1 if size else 0)
 
 
 @_compiled
-def replay(log: Integers, steps: int, figures: Figures, program: Program) -> int:
-    """Read a program from logged steps; return the number of its operations.
+def replay(log: Integers, steps: int, figures: Figures, programs: Programs, which: int) -> None:
+    """Read a program from logged steps.
 
     Parameters
     ----------
@@ -300,112 +301,114 @@ def replay(log: Integers, steps: int, figures: Figures, program: Program) -> int
         The steps as the kernel logs them: kind, task or block, algorithm, address; and their number.
     figures
         What operations take and touch.
-    program
-        Receives the program.
+    programs, which
+        Receives the program, as which of them.
     """
     kinds, lists, sizes = figures.kinds, figures.lists, figures.bytes
-    users, before, arrival, written = program.users, program.before, program.arrival, program.written
-    copied, address = program.copied, program.address
+    users, before, arrival, written = programs.users, programs.before, programs.arrival, programs.written
+    copied, address = programs.copied, programs.address
     into = _OUT if figures.single else _BACK
-    _fill(program.counts, 0)
+    first = 3 * which
+    for stream in range(3):
+        programs.counts[first + stream] = 0
     for array in (arrival, written, copied):
         _fill(array, 0)
     for d in range(len(arrival)):
         _set(users, d, 0)
         _set(before, d, 0)
-    n, run, left = 0, -1, 0
+    n, run, left = which * (len(programs.ns) // len(programs.runs)), -1, 0
     for step in range(steps):
         kind, what, how, at = log[step, 0], log[step, 1], log[step, 2], log[step, 3]
         if kind == kinds[0]:
             row = figures.algorithms[what] + how
-            number = _issue(program, _COMPUTE, 0, figures.durations[row], n)
-            program.runs[what] = number
+            number = _issue(programs, first + _COMPUTE, 0, figures.durations[row], n)
+            programs.runs[which, what] = number
             for i in range(figures.inputs[what], figures.inputs[what + 1]):
-                _need(program, n, into, arrival[lists[i]])
+                _need(programs, n, into, arrival[lists[i]])
                 users[lists[i], _COMPUTE] = number
             for i in range(figures.updates[what], figures.updates[what + 1]):
-                _need(program, n, _OUT, users[lists[i], _OUT])
+                _need(programs, n, _OUT, users[lists[i], _OUT])
                 written[lists[i]] = number
             for i in range(figures.outputs[what], figures.outputs[what + 1]):
                 _set(users, lists[i], 0)
                 arrival[lists[i]] = 0
                 users[lists[i], _COMPUTE] = written[lists[i]] = number
             if at >= 0:
-                left = _occupy(program, n, at, figures.workspaces[row], left)
-                left = _leave(program, at, figures.workspaces[row], number, 0, 0, left)
+                left = _occupy(programs, n, at, figures.workspaces[row], left)
+                left = _leave(programs, at, figures.workspaces[row], number, 0, 0, left)
             run = n
             n += 1
         elif kind == kinds[1]:
-            number = _issue(program, _OUT, 0, figures.offload_ns[what], n)
-            _need(program, n, _COMPUTE, written[what])
-            _need(program, n, into, arrival[what])
+            number = _issue(programs, first + _OUT, 0, figures.offload_ns[what], n)
+            _need(programs, n, _COMPUTE, written[what])
+            _need(programs, n, into, arrival[what])
             users[what, _OUT] = copied[what] = number
             n += 1
         elif kind == kinds[2]:
-            number = _issue(program, into, 1, figures.prefetch_ns[what], n)
-            left = _occupy(program, n, at, sizes[what], left)
+            number = _issue(programs, first + into, 1, figures.prefetch_ns[what], n)
+            left = _occupy(programs, n, at, sizes[what], left)
             for stream in range(3):
-                _need(program, n, stream, before[what, stream])
-            _need(program, n, _OUT, copied[what])
+                _need(programs, n, stream, before[what, stream])
+            _need(programs, n, _OUT, copied[what])
             _set(users, what, 0)
             users[what, into] = arrival[what] = number
             address[what] = at
             n += 1
         elif kind == kinds[3]:
-            number = _issue(program, _COMPUTE, 0, figures.move_ns[what], n)
-            _need(program, n, into, arrival[what])
-            _need(program, n, _OUT, users[what, _OUT])
-            left = _occupy(program, n, at, sizes[what], left)
-            left = _leave(program, address[what], sizes[what], number, 0, 0, left)
+            number = _issue(programs, first + _COMPUTE, 0, figures.move_ns[what], n)
+            _need(programs, n, into, arrival[what])
+            _need(programs, n, _OUT, users[what, _OUT])
+            left = _occupy(programs, n, at, sizes[what], left)
+            left = _leave(programs, address[what], sizes[what], number, 0, 0, left)
             users[what, _COMPUTE] = written[what] = number
             address[what] = at
             n += 1
         elif kind == kinds[4]:
             address[what] = at
             if run >= 0:  # else it is there from the start
-                left = _occupy(program, run, at, sizes[what], left)
+                left = _occupy(programs, run, at, sizes[what], left)
         elif kind == kinds[5]:
             _copy(before, what, users, what)
             compute, out, back = users[what, 0], users[what, 1], users[what, 2]
-            left = _leave(program, address[what], sizes[what], compute, out, back, left)
-    return n
+            left = _leave(programs, address[what], sizes[what], compute, out, back, left)
 
 
 @_step
-def _begin(program: Program, fleet: Fleet, gpu: int, streams: int, now: int) -> None:
+def _begin(programs: Programs, fleet: Fleet, gpu: int, streams: int, now: int) -> None:
     """Start what a GPU can start; a copy waits for the bus from now on."""
     ended, begun, since = fleet.ended, fleet.begun, fleet.since
     again = True
     while again:
         again = False
         for stream in range(streams):
-            turn = begun[gpu, stream]
-            if turn == program.counts[stream] or turn > ended[gpu, stream] or since[gpu, stream] >= 0:
+            turn, line = begun[gpu, stream], 3 * fleet.plays[gpu] + stream
+            if turn == programs.counts[line] or turn > ended[gpu, stream] or since[gpu, stream] >= 0:
                 continue
-            n = program.lines[stream, turn]
+            n = programs.lines[line, turn]
             waits = False
             for other in range(3):
-                waits = waits or program.needs[n, other] > ended[gpu, other]
+                waits = waits or programs.needs[n, other] > ended[gpu, other]
             if waits:
                 continue
-            if program.ns[n] == 0:
+            if programs.ns[n] == 0:
                 begun[gpu, stream] += 1
                 ended[gpu, stream] += 1
                 again = True
             elif stream == _COMPUTE:
                 begun[gpu, stream] += 1
-                fleet.until[gpu, stream], fleet.flying[gpu, stream] = now + program.ns[n], n
+                fleet.until[gpu, stream], fleet.flying[gpu, stream] = now + programs.ns[n], n
             else:
                 since[gpu, stream] = now
 
 
 @_step
-def _complete(program: Program, node: Node, fleet: Fleet, gpu: int, now: int) -> None:
+def _complete(programs: Programs, node: Node, fleet: Fleet, gpu: int, now: int) -> None:
     """Let the gradients wait that a GPU has completed, and the weights whose last use has ended."""
     gradients, ready, ended = len(node.send_ns), fleet.ready, fleet.ended[gpu, _COMPUTE]
+    runs, plays = programs.runs, fleet.plays[gpu]
     while ready[gpu, _USED] < gradients:
         i = node.by_use[ready[gpu, _USED]]
-        if program.runs[node.last_use[i]] > ended:
+        if runs[plays, node.last_use[i]] > ended:
             break
         ready[gpu, _USED] += 1
         if not node.on_host:
@@ -415,7 +418,7 @@ def _complete(program: Program, node: Node, fleet: Fleet, gpu: int, now: int) ->
             ready[gpu, _RETURNS] += 1
     while ready[gpu, _MADE] < gradients:
         i = node.by_made[ready[gpu, _MADE]]
-        if program.runs[node.made_by[i]] > ended:
+        if runs[plays, node.made_by[i]] > ended:
             break
         ready[gpu, _MADE] += 1
         if node.on_host:
@@ -424,40 +427,32 @@ def _complete(program: Program, node: Node, fleet: Fleet, gpu: int, now: int) ->
 
 
 @_step
-def _pass(program: Program, node: Node, fleet: Fleet, i: int, now: int) -> None:
+def _pass(programs: Programs, node: Node, fleet: Fleet, i: int, now: int) -> None:
     """Let the weights of a gradient return that is added up."""
     fleet.passed[i] = 1
     for gpu in range(node.gpus if node.on_host else 0):
-        if program.runs[node.last_use[i]] <= fleet.ended[gpu, _COMPUTE]:
+        if programs.runs[fleet.plays[gpu], node.last_use[i]] <= fleet.ended[gpu, _COMPUTE]:
             fleet.returns[gpu, i] = now
             fleet.ready[gpu, _RETURNS] += 1
 
 
 @_step
-def _turn(rule: int, gpu: int, back: int, since: int) -> int:
-    """Return a copy's place among those that wait for the bus."""
-    if rule == _LONGEST_WAITING:
-        return since
-    return -gpu if rule == _FIRST_OUT_LAST_BACK and back else gpu
-
-
-@_step
 def _board(
-    program: Program, node: Node, fleet: Fleet, stream: int, single: bool, rule: int, now: int
+    programs: Programs, node: Node, fleet: Fleet, stream: int, single: bool, leads: tuple[int, int], now: int
 ) -> bool:
     """Let the next copy, or else the next gradient, onto the bus; return whether there was one."""
     chosen, least = -1, NEVER
     for gpu in range(node.gpus):
         if fleet.since[gpu, stream] >= 0 and fleet.until[gpu, stream] == NEVER:
-            n = program.lines[stream, fleet.begun[gpu, stream]]
-            turn = _turn(rule, gpu, program.back[n], fleet.since[gpu, stream])
+            n = programs.lines[3 * fleet.plays[gpu] + stream, fleet.begun[gpu, stream]]
+            turn = fleet.since[gpu, stream] + gpu * leads[programs.back[n]]
             if turn < least:
                 chosen, least = gpu, turn
     if chosen >= 0:
-        n = program.lines[stream, fleet.begun[chosen, stream]]
+        n = programs.lines[3 * fleet.plays[chosen] + stream, fleet.begun[chosen, stream]]
         fleet.begun[chosen, stream] += 1
         fleet.since[chosen, stream] = -1
-        fleet.until[chosen, stream], fleet.flying[chosen, stream] = now + program.ns[n], n
+        fleet.until[chosen, stream], fleet.flying[chosen, stream] = now + programs.ns[n], n
         return True
     which, rank, returns = -1, NEVER, False
     for way in range(2):
@@ -470,7 +465,7 @@ def _board(
             i = 0
             while waiting[gpu, i] == _LATER or waiting[gpu, i] == NEVER:
                 i += 1
-            turn = _turn(rule, gpu, way, waiting[gpu, i])
+            turn = waiting[gpu, i] + gpu * leads[way]
             if which < 0 or node.ranks[i] < rank or (node.ranks[i] == rank and turn < least):
                 which, rank, chosen, least, returns = i, node.ranks[i], gpu, turn, way == 1
     if which < 0:
@@ -507,8 +502,10 @@ def _whole(joined: Integers, gpus: int, passed: Integers) -> int:
 
 
 @_compiled
-def time_in_turn(program: Program, node: Node, fleet: Fleet, rule: int, single: bool, allowed: int) -> int:
-    """Return when all GPUs of a node are done with a program, in nanoseconds.
+def time_in_turn(
+    programs: Programs, node: Node, fleet: Fleet, leads: tuple[int, int], single: bool, allowed: int
+) -> int:
+    """Return when all GPUs of a node are done with their programs, in nanoseconds.
 
     All nodes do the same at the same time. What takes longer than `allowed` is given up; the time that is
     returned is then greater than this, and no greater than the true one. It is `NEVER` if operations wait in
@@ -516,12 +513,12 @@ def time_in_turn(program: Program, node: Node, fleet: Fleet, rule: int, single: 
 
     Parameters
     ----------
-    program, node
-        The program of each GPU, and the GPUs.
+    programs, node
+        The programs, and the GPUs.
     fleet
-        Working memory.
-    rule
-        Which copy is next: a position in `pebbler.heuristics.turns.RULES`.
+        Which of them each GPU has, and working memory.
+    leads
+        Which copy is next: a `pebbler.heuristics.turns.Rule`, as a plain tuple.
     single
         Whether GPUs have one copy engine.
     allowed
@@ -540,8 +537,8 @@ def time_in_turn(program: Program, node: Node, fleet: Fleet, rule: int, single: 
     adding = exchanging = -1
     added_at = exchanged_at = NEVER
     for gpu in range(gpus):
-        _begin(program, fleet, gpu, streams, now)
-        _complete(program, node, fleet, gpu, now)
+        _begin(programs, fleet, gpu, streams, now)
+        _complete(programs, node, fleet, gpu, now)
     while True:
         if adding < 0 and to_add:
             adding, to_add = _first(fleet.arrived, fleet.added), to_add - 1
@@ -550,10 +547,12 @@ def time_in_turn(program: Program, node: Node, fleet: Fleet, rule: int, single: 
             exchanging = _whole(fleet.added if node.on_host else fleet.arrived, gpus, fleet.passed)
             exchanged_at = NEVER if exchanging < 0 else now + node.exchange_ns[exchanging]
             to_exchange -= 1
-        while busy_out < node.abreast and _board(program, node, fleet, _OUT, single, rule, now):
+        while busy_out < node.abreast and _board(programs, node, fleet, _OUT, single, leads, now):
             busy_out += 1
         while (
-            not single and busy_back < node.abreast and _board(program, node, fleet, _BACK, single, rule, now)
+            not single
+            and busy_back < node.abreast
+            and _board(programs, node, fleet, _BACK, single, leads, now)
         ):
             busy_back += 1
         now = min(added_at, exchanged_at)
@@ -569,10 +568,10 @@ def time_in_turn(program: Program, node: Node, fleet: Fleet, rule: int, single: 
                 if node.exchange_ns[adding]:
                     to_exchange += 1
                 else:
-                    _pass(program, node, fleet, adding, now)
+                    _pass(programs, node, fleet, adding, now)
             adding, added_at = -1, NEVER
         if exchanged_at == now:
-            _pass(program, node, fleet, exchanging, now)
+            _pass(programs, node, fleet, exchanging, now)
             exchanging, exchanged_at = -1, NEVER
         for gpu in range(gpus):
             ends = False
@@ -588,12 +587,12 @@ def time_in_turn(program: Program, node: Node, fleet: Fleet, rule: int, single: 
                     fleet.arrived[-1 - what] += 1
                     to_add += 1
             if ends:
-                _begin(program, fleet, gpu, streams, now)
-                _complete(program, node, fleet, gpu, now)
+                _begin(programs, fleet, gpu, streams, now)
+                _complete(programs, node, fleet, gpu, now)
     if now != NEVER:
         return now
     for gpu in range(gpus):
         for stream in range(streams):
-            if fleet.ended[gpu, stream] < program.counts[stream]:
+            if fleet.ended[gpu, stream] < programs.counts[3 * fleet.plays[gpu] + stream]:
                 return NEVER
     return last

@@ -11,6 +11,7 @@ from pebbler import Workload
 from pebbler.heuristics.methods import Limits, find_method
 from pebbler.heuristics.search.cluster import ClusterSearch
 from pebbler.heuristics.spread import in_step, spread, weave_in_turn
+from pebbler.heuristics.turns import RULES
 from pebbler.instances.gpus.workload import cluster_instances, several_gpus
 from pebbler.instances.instance import Instance
 from pebbler.solver.solve import solve
@@ -27,15 +28,15 @@ def on(network: str, hardware: Mapping[str, int]) -> Instance:
     return instance
 
 
-def planned_by_rule(instance: Instance) -> Schedule:
-    planned = find_method("modnn").call(in_step(instance), Limits()).schedule
+def planned_by(instance: Instance, method: str) -> Schedule:
+    planned = find_method(method).call(in_step(instance), Limits()).schedule
     assert planned is not None
     return planned
 
 
 def searching(instance: Instance, seed: int = 0) -> ClusterSearch:
     search = ClusterSearch(instance, in_step(instance), seed, ())
-    search.start(planned_by_rule(instance))
+    search.start([planned_by(instance, "modnn")])
     return search
 
 
@@ -45,6 +46,16 @@ def on_all(instance: Instance, search: ClusterSearch) -> Schedule:
     assert found is not None
     rule, largest_first = search.rule
     return weave_in_turn(instance, found, rule, largest_first=largest_first)
+
+
+def done_by(schedule: Schedule, gpu: int) -> tuple[object, ...]:
+    """What a GPU runs and copies, in the order of each stream, and where its blocks lie."""
+    own = [one for one in schedule.operations if one.gpu == gpu and one.gradient is None]
+    steps = sorted(
+        (one.stream, one.start_ns, one.id, one.kind, one.task, one.block, one.algorithm) for one in own
+    )
+    stays = [(stay.block, stay.offset) for stay in schedule.residences if stay.gpu == gpu]
+    return (*((step[0], *step[3:]) for step in steps), *sorted(stays, key=repr))
 
 
 @pytest.mark.parametrize(
@@ -68,6 +79,41 @@ def test_time_is_that_of_the_schedule_to_the_nanosecond(network: str, hardware: 
         seen.add(search.cluster_ns)
         search.descend(patience=1)
     assert len(seen) > 1
+
+
+def test_gpus_may_have_programs_of_their_own() -> None:
+    instance = on("alexnet", {"gpus": 2})
+    apart = 0
+    for seed in range(8):
+        search = searching(instance, seed)
+        search.descend(patience=1)
+        schedule = on_all(instance, search)
+        assert check_cluster(instance, schedule).valid
+        assert schedule.makespan_ns == search.cluster_ns
+        if done_by(schedule, 0) != done_by(schedule, 1):
+            apart += 1
+            break
+    assert apart > 0
+
+
+@pytest.mark.parametrize(
+    "hardware", [{"gpus": 4}, {"gpus": 4, "nvlink": 20 * GB}, {"gpus": 4, "nodes": 2, "network": GB}]
+)
+def test_each_gpu_does_what_its_schedule_says(hardware: dict[str, int]) -> None:
+    """All nodes have the same."""
+    instance = on("alexnet", hardware)
+    modnn, vdnn = (planned_by(instance, method) for method in ("modnn", "vdnn-dyn"))
+    on_node = [modnn, vdnn, vdnn, modnn][: cluster_of(instance).node_gpus]
+    for rule in RULES:
+        joined = weave_in_turn(instance, on_node, rule, largest_first=False)
+        assert check_cluster(instance, joined).valid
+        alike = {
+            id(one): weave_in_turn(instance, [one] * len(on_node), rule, largest_first=False)
+            for one in (modnn, vdnn)
+        }
+        for gpu in range(4):
+            assert done_by(joined, gpu) == done_by(alike[id(on_node[gpu % len(on_node)])], gpu)
+        assert done_by(joined, 0) != done_by(joined, 1)
 
 
 def test_time_with_one_copy_engine_without_gradients_and_with_a_wider_bus() -> None:
