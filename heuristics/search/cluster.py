@@ -198,8 +198,8 @@ class ClusterSearch(LocalSearch):
         deadline
             The time in seconds.
         patience
-            Number of programs without a better one after which no further descent begins, first while GPUs
-            do the same and then when they need not.
+            Number of programs without a better one after which the search is done, first while GPUs do the
+            same and then when they need not.
         """
         now = time.monotonic()
         self._descents(now + _ALIKE * (deadline - now), patience, apart=False)
@@ -212,7 +212,7 @@ class ClusterSearch(LocalSearch):
             before = self.cluster_ns
             length = _HISTORIES[apart][descents % len(_HISTORIES[apart])]
             strength = 1 << descents % 5 if descents and not apart else 0
-            self._descend(length, strength, deadline, apart=apart)
+            self._descend(length, strength, deadline, min(_CALM * length, patience), apart=apart)
             descents += 1
             if self.cluster_ns < before:
                 best_at = self.programs
@@ -275,7 +275,7 @@ class ClusterSearch(LocalSearch):
         self._held[free] = decisions
         return free
 
-    def _descend(self, length: int, strength: int, deadline: float, *, apart: bool) -> None:
+    def _descend(self, length: int, strength: int, deadline: float, patience: int, *, apart: bool) -> None:
         """Go down by late acceptance from the best way after some random moves."""
         near, current = self._near(), self._best
         if strength:
@@ -283,7 +283,7 @@ class ClusterSearch(LocalSearch):
             current = current.put(alike, self._changed(near, current.programs[alike[0]], strength))
         lowest = cost = self._time(current, current, NEVER - 1)
         history, calm, move = [cost] * length, 0, 0
-        while calm < _CALM * length and time.monotonic() < deadline:
+        while calm < patience and time.monotonic() < deadline:
             trial = self._moved(near, current, apart=apart)
             turn = move % length
             found = self._time(trial, current, max(cost, history[turn]))
