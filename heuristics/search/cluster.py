@@ -70,10 +70,7 @@ _Rule = tuple[Rule, bool]
 """Which copy is next, and whether the largest gradient that waits is."""
 
 _HISTORIES = {False: (20, 100, 400), True: (20, 100)}
-"""Lengths of the history of late acceptance, used in turn: while GPUs do the same, and when they need not.
-
-On several GPUs, many short descents end lower than few long ones.
-"""
+"""Lengths of the history of late acceptance, used in turn: while GPUs do the same, and when they need not."""
 
 _CALM = 30
 """Number of histories without a better program after which a descent ends."""
@@ -186,7 +183,7 @@ class ClusterSearch(LocalSearch):
             for gpu, one in product(range(self._gpus), offered):
                 if time.monotonic() >= until:
                     return
-                self._try(self._best.put([gpu], one), self._best)
+                self._try(self._best.put([gpu], one))
 
     def descend(self, deadline: float = math.inf, patience: int = PATIENCE) -> None:
         """Search until a time on the clock of `time.monotonic`, or until nothing is better for long.
@@ -235,11 +232,11 @@ class ClusterSearch(LocalSearch):
     def _offer(self, decisions: Decisions) -> bool:
         """Take decisions for all GPUs, if they are the best ones with any rule; return whether they fit."""
         ways = [_Way(rule, (decisions,) * self._gpus) for rule in self._rules]
-        return min([self._try(way, self._best) for way in ways]) < NEVER
+        return min([self._try(way) for way in ways]) < NEVER
 
-    def _try(self, way: _Way, current: _Way, allowed: int = NEVER - 1) -> int:
-        """Return the time of a way, as `_time` does; keep it if it is the best one."""
-        found = self._time(way, current, allowed)
+    def _try(self, way: _Way) -> int:
+        """Return the time of a way; keep it if it is the best one."""
+        found = self._time(way, self._best, NEVER - 1)
         if found < self._best_ns:
             self._best_ns, self._best = found, way
         return found
