@@ -78,6 +78,9 @@ _CALM = 30
 PATIENCE = 20_000
 """Number of programs without a better one after which the search is done."""
 
+_MOST_APART = 32
+"""Greatest number of GPUs of a node that may differ: with more, simulations are too slow for that."""
+
 _MIXING = 0.1
 """Greatest share of the time in which GPUs are given programs of different plans, before any is changed."""
 
@@ -143,7 +146,8 @@ class ClusterSearch(LocalSearch):
         nodes = {largest: _node(instance, largest_first=largest) for largest in (False, True)}
         self._nodes = nodes if cluster_of(instance).gradients else {False: nodes[False]}
         self._gpus = cluster_of(instance).node_gpus
-        count = 2 * self._gpus  # those of two ways
+        self._differ = self._gpus <= _MOST_APART
+        count = 2 * (self._gpus if self._differ else 1)  # those of two ways
         self._programs = programs_for(count, self._problem.length, len(instance.blocks), len(self._room.log))
         self._held: list[Decisions | None] = [None] * count
         self._fleet = fleet_for(self._gpus, len(nodes[False].send_ns))
@@ -178,7 +182,7 @@ class ClusterSearch(LocalSearch):
             offered += [one for one in (decisions, placed) if self._offer(one)]
         now, before = time.monotonic(), NEVER
         until = now + _MIXING * (deadline - now)
-        while self.cluster_ns < before:
+        while self._differ and self.cluster_ns < before:
             before = self.cluster_ns
             for gpu, one in product(range(self._gpus), offered):
                 if time.monotonic() >= until:
@@ -199,8 +203,9 @@ class ClusterSearch(LocalSearch):
             same and then when they need not.
         """
         now = time.monotonic()
-        self._descents(now + _ALIKE * (deadline - now), patience, apart=False)
-        self._descents(deadline, patience, apart=True)
+        self._descents(now + (_ALIKE if self._differ else 1.0) * (deadline - now), patience, apart=False)
+        if self._differ:
+            self._descents(deadline, patience, apart=True)
 
     def _descents(self, deadline: float, patience: int, *, apart: bool) -> None:
         """Descend again and again; while GPUs do the same, from the second time on after random moves."""

@@ -116,6 +116,17 @@ def test_each_gpu_does_what_its_schedule_says(hardware: dict[str, int]) -> None:
         assert done_by(joined, 0) != done_by(joined, 1)
 
 
+def test_many_gpus_do_the_same() -> None:
+    instance = on("alexnet", {"gpus": 40})
+    search = searching(instance)
+    first = search.cluster_ns
+    search.descend(patience=200)
+    assert search.cluster_ns < first
+    found = search.found("local-search")
+    assert found is not None
+    assert all(one is found[0] for one in found)
+
+
 def test_time_with_one_copy_engine_without_gradients_and_with_a_wider_bus() -> None:
     plain = on("alexnet", {"gpus": 4, "nvlink": 20 * GB})
     cluster = cluster_of(plain)
