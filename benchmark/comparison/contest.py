@@ -105,6 +105,8 @@ def _judge(instance: Instance, checksum: str, file: Path) -> Judged:
     """Check a schedule, which is whatever an entrant has sent."""
     if not file.exists():
         return Judged(None, "missing")
+    if file.is_symlink() or not file.is_file():
+        return Judged(None, f"{file} is a link, a folder, a pipe or a device; only a file of its own counts")
     try:
         schedule = read_schedule(file, instance)
         if schedule.memory_model != "contiguous":

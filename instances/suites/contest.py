@@ -27,6 +27,9 @@ _LEAST_BYTES = 32
 _DOMAIN = b"pebbler contest 1\n"
 """Text before the secret in the checksum that is the seed; another way of drawing has another one."""
 
+_INSTANCE = ".instance.json"
+"""Ending of the files of instances."""
+
 _SHAPES: tuple[Callable[[Draws], Shape], ...] = (
     lambda draws: Chain(layers=draws.between(10, 120)),
     lambda draws: Residual(blocks=draws.between(4, 24), depth=draws.between(1, 3)),
@@ -73,7 +76,8 @@ def write_contest(secret: Path, count: int, directory: Path) -> str:
     Raises
     ------
     PebblerError
-        When the secret cannot be read or is too short, or a file cannot be written.
+        When the secret cannot be read or is too short, a file cannot be written, or the folder has instances
+        that are not of this contest.
     """
     data = read_bytes(secret)
     if len(data) < _LEAST_BYTES:
@@ -84,9 +88,13 @@ def write_contest(secret: Path, count: int, directory: Path) -> str:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PebblerError(f"{directory} cannot be made: {error.strerror or error}") from None
+    drawn = {f"{_name(i)}{_INSTANCE}" for i in range(count)}
+    others = sorted({file.name for file in directory.glob(f"*{_INSTANCE}")} - drawn)
+    if others:
+        raise PebblerError(f"{directory} has {others[0]}, which would be scored, too; give an empty folder")
     sums = []
     for instance in contest_instances(data, count):
-        file = f"{instance.name}.instance.json"
+        file = f"{instance.name}{_INSTANCE}"
         sums.append(f"{write_instance(instance, directory / file)}  {file}\n")
     write_atomically(directory / "SHA256SUMS", "".join(sums).encode())
     return sha256(data).hexdigest()
@@ -110,4 +118,9 @@ def contest_instances(secret: bytes, count: int) -> Iterator[Instance]:
             engines="single" if draws.chance(25) else "duplex",
         )
         own = np.random.Generator(np.random.PCG64(draws.below(2**63)))
-        yield generate(f"hidden-{i:03}", shape, knobs, own)
+        yield generate(_name(i), shape, knobs, own)
+
+
+def _name(i: int) -> str:
+    """Return the name of an instance of a contest."""
+    return f"hidden-{i:03}"

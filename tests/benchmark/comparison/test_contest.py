@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -131,6 +132,23 @@ def test_what_does_not_count_gives_no_points(
     assert "sha256" in reasons["elsewhere"]
     assert reasons["paged"] == "its memory model is divisible, and not contiguous"
     assert "is not a schedule" in reasons["broken"]
+
+
+def test_only_a_file_of_its_own_counts(
+    folder: Path, enter: Enter, schedules: dict[str, dict[str, Schedule]]
+) -> None:
+    enter("good", "tight", schedules["modnn"]["tight"])
+    copied, strange = folder / "entries" / "copied", folder / "entries" / "strange"
+    copied.mkdir()
+    (copied / "tight.schedule.json").symlink_to("../good/tight.schedule.json")
+    strange.mkdir()
+    os.mkfifo(strange / "tight.schedule.json")  # nobody writes into it: whoever reads it waits for ever
+    (strange / "chain.schedule.json").mkdir()
+    scores = scored(folder)
+    assert (scores["good"].valid, scores["copied"].invalid, scores["strange"].invalid) == (1, 1, 2)
+    for entrant in ("copied", "strange"):
+        reason = scores[entrant].judged["tight"].reason or ""
+        assert reason.endswith("is a link, a folder, a pipe or a device; only a file of its own counts")
 
 
 def test_folders_without_anything_are_refused(folder: Path) -> None:

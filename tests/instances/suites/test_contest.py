@@ -58,6 +58,17 @@ def test_a_secret_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "secret.txt").read_bytes() == SECRET
 
 
+def test_instances_of_another_draw_are_not_mixed_with_these(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_bytes(SECRET)
+    hidden = tmp_path / "hidden"
+    write_contest(tmp_path / "secret.txt", 2, hidden)
+    write_contest(tmp_path / "secret.txt", 2, hidden)
+    sums = (hidden / "SHA256SUMS").read_bytes()
+    with pytest.raises(PebblerError, match=r"has hidden-001\.instance\.json, which would be scored, too"):
+        write_contest(tmp_path / "secret.txt", 1, hidden)
+    assert (hidden / "SHA256SUMS").read_bytes() == sums
+
+
 def test_what_is_no_secret_is_refused(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("1234\n")
     with pytest.raises(PebblerError, match="has 5 bytes, which could be guessed; give 32 or more"):
