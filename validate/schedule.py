@@ -382,8 +382,18 @@ def require_indices(instance: Instance, schedule: Schedule) -> None:
     Raises
     ------
     FormatError
-        Names the place and the index.
+        Names the place and the index; first, if it is another, the instance that the schedule is for.
     """
+    try:
+        _require_each_index(instance, schedule)
+    except FormatError as error:
+        if schedule.instance == instance.name:
+            raise
+        told = f"the schedule is for instance '{schedule.instance}', not for '{instance.name}'"
+        raise FormatError(f"{told}: {error}") from None
+
+
+def _require_each_index(instance: Instance, schedule: Schedule) -> None:
     gradients = () if instance.cluster is msgspec.UNSET else instance.cluster.gradients
     for i, operation in enumerate(schedule.operations):
         _require_index(f"operations[{i}]", "gpu", operation.gpu, instance.gpus)

@@ -246,7 +246,11 @@ def _with_step(record: Record, before: Record, entrant: Entrant) -> Record:
 
 
 def _require_valid(instance: Instance, schedule: Schedule, memory: Memory) -> None:
-    reasons = list(check(instance, schedule, instance_sha256=sha256(encode(instance)).hexdigest()).reasons)
+    try:
+        report = check(instance, schedule, instance_sha256=sha256(encode(instance)).hexdigest())
+        reasons = list(report.reasons)
+    except FormatError as error:
+        reasons = [str(error)]
     if schedule.memory_model != memory:
         reasons.append(f"its memory model is {schedule.memory_model}, not {memory}")
     if reasons:

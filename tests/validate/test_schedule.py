@@ -221,6 +221,9 @@ def test_indices_are_those_of_the_instance(
     require_indices(instance, schedule)
     with pytest.raises(FormatError, match=words):
         require_indices(change(instance), schedule)
+    other = msgspec.structs.replace(change(instance), name="other")
+    with pytest.raises(FormatError, match=f"^the schedule is for instance .*, not for 'other': .*{words}"):
+        require_indices(other, schedule)
 
 
 def _bare(instance: Instance) -> Task:

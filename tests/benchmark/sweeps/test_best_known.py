@@ -281,6 +281,14 @@ def test_a_known_schedule_that_is_wrong_is_refused(instance: Instance, best: Sch
         admit(msgspec.structs.replace(registry, records=(record,)), instance)
 
 
+def test_a_schedule_of_another_instance_is_refused_by_names(instance: Instance, best: Schedule) -> None:
+    other = next(m for m in members(find_suite("tiny")) if len(m.build().tasks) < len(instance.tasks))
+    last = msgspec.structs.replace(best.operations[-1], after=())
+    short = msgspec.structs.replace(best, operations=(last,), residences=())
+    with pytest.raises(PebblerError, match=f"^{other.name}: .* is not valid: the schedule is for instance"):
+        admit(EMPTY, other.build(), schedule=short)
+
+
 @pytest.mark.parametrize(
     ("data", "told"),
     [
