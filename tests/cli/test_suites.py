@@ -221,6 +221,7 @@ def test_best_known_submits_what_is_better_and_a_maintainer_merges_it(
         "valid": True,
         "records": 1,
         "values_alone": 0,
+        "bounds_alone": 0,
         "reasons": [],
     }
     Path("known").mkdir()
@@ -228,6 +229,14 @@ def test_best_known_submits_what_is_better_and_a_maintainer_merges_it(
     assert main(["best-known", "tiny", "--admit", "sent.json", "-o", "known"]) == 0
     assert known() == admit(EMPTY, instance, schedule=best)
     wrong = msgspec.json.decode(Path("sent.json").read_bytes())
+    claimed = {"schedule": None, "schedule_sha256": "0", "lower_bound_ns": 1, "certified": True}
+    Path("claim").write_bytes(msgspec.json.encode(wrong | {"records": [wrong["records"][0] | claimed]}))
+    capsys.readouterr()
+    assert main(["best-known", "verify", "claim"]) == 0
+    assert capsys.readouterr().out == (
+        "1 records hold; 1 have no schedule here (those of suites lie in docs/data/best-known); "
+        "1 have a bound without a certificate; such values are taken as they are recorded, and not proven\n"
+    )
     wrong["records"][0]["instance_sha256"] = "0"
     Path("sent.json").write_bytes(msgspec.json.encode(wrong))
     capsys.readouterr()
