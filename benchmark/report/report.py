@@ -22,7 +22,7 @@ from ..sweeps.evaluation import evaluate
 from ..sweeps.results import COLUMNS, Results, Run, cells_of, origins
 from .exhibits import Exhibit, exhibits, time_limits
 from .page import page
-from .standing import known_bounds, standing
+from .standing import known_bounds, standing, without_run
 
 _MOST_ORIGINS = 2
 """Greatest number of origins of runs that a picture names one by one, to leave room for what it shows."""
@@ -70,7 +70,7 @@ def write_report(results: Results, folder: Path, *, parquet: bool = False) -> Wr
     short = f"{limits} {caption('Iteration times', origins(evaluation.runs, most=_MOST_ORIGINS), SEVERAL)}"
     shown: list[tuple[Exhibit, bytes]] = []
     contents: dict[str, bytes] = {"runs.csv": _csv(runs)}
-    first = [] if ruled is None else [standing(evaluation, ruled[1])]
+    first = [] if ruled is None else [standing(evaluation, ruled[1], without_run(evaluation, ruled[0]))]
     for exhibit in chain(first, exhibits(evaluation)):
         pictures = _pictures(exhibit, f"{exhibit.caption} {short}")
         shown.append((exhibit, pictures["svg"]))

@@ -9,6 +9,7 @@ from statistics import median
 from ...instances.suites.suite import list_suites
 from ...solver.bounds import Bound
 from ..sweeps.best_known import best_known
+from ..sweeps.config import protocol_problems
 from ..sweeps.evaluation import Evaluation
 from ..sweeps.jobs import Setting
 from ..sweeps.protocol import Protocol
@@ -31,12 +32,24 @@ def known_bounds(runs: Iterable[Run]) -> dict[tuple[str, str], Bound]:
     }
 
 
-def standing(evaluation: Evaluation, protocol: Protocol) -> Exhibit:
-    """Return how many instances each setting solved by the rules of a protocol, and its mean time."""
-    rows = [
-        _row(evaluation, protocol, setting, name, _kernel(evaluation.of(setting)))
-        for setting, name in evaluation.settings.items()
-    ]
+def without_run(evaluation: Evaluation, title: str) -> int:
+    """Return on how many problems of the shipped protocol with a title no setting has run."""
+    return len(protocol_problems(title) - {about.problem for about in evaluation.problems.values()})
+
+
+def standing(evaluation: Evaluation, protocol: Protocol, unrun: int = 0) -> Exhibit:
+    """Return how many instances each setting solved by the rules of a protocol, and its mean time.
+
+    Parameters
+    ----------
+    evaluation
+        The runs.
+    protocol
+        The rules.
+    unrun
+        Instances that no setting has run on; they count as not solved.
+    """
+    rows = [_row(evaluation, protocol, setting, name, unrun) for setting, name in evaluation.settings.items()]
     times = {
         name: sorted(filter(math.isfinite, _solved_after(evaluation, protocol, setting).values()))
         for setting, name in evaluation.settings.items()
@@ -53,7 +66,8 @@ def standing(evaluation: Evaluation, protocol: Protocol) -> Exhibit:
         f"that is shipped, by a run that ended within its time limit and {protocol.overtime}. Proven: within "
         "that of the run's own bound, too. Of several seeds the median counts. "
         f"Means over all instances are geometric, shifted by {_SHIFT:g}; what is not solved has its time "
-        f"limit. {kernels(evaluation.runs)} Solve times are measured. In the picture, the instances solved.",
+        f"limit. {_told(unrun)}{kernels(evaluation.runs)} Solve times are measured. In the picture, the "
+        "instances solved.",
         table=Table(header, tuple(shown)),
         data=Table(header, tuple(rows)),
         size=SIZE,
@@ -61,12 +75,17 @@ def standing(evaluation: Evaluation, protocol: Protocol) -> Exhibit:
     )
 
 
+def _told(unrun: int) -> str:
+    return f"{unrun} instances have no run at all, and other exhibits leave them out. " if unrun else ""
+
+
 def _row(
-    evaluation: Evaluation, protocol: Protocol, setting: Setting, name: str, kernel: float | None
+    evaluation: Evaluation, protocol: Protocol, setting: Setting, name: str, unrun: int
 ) -> tuple[Cell, ...]:
+    kernel = _kernel(evaluation.of(setting))
     after = _solved_after(evaluation, protocol, setting)
     limit = math.inf if setting.time_limit is None else setting.time_limit
-    seconds = [min(one, limit) for one in after.values()]
+    seconds = [*(min(one, limit) for one in after.values()), *[limit] * unrun]
     proven = evaluation.medians(
         setting, _truth(lambda run: protocol.solves(setting, run.found, run.found.gap))
     )
@@ -74,8 +93,8 @@ def _row(
     missing = evaluation.problems.keys() - {run.about.problem_sha256 for run in evaluation.of(setting)}
     return (
         name,
-        len(evaluation.problems),
-        len(missing),
+        len(evaluation.problems) + unrun,
+        len(missing) + unrun,
         _finite(evaluation.times(setting).values()),
         _finite(after.values()),
         _finite(proven.values()),

@@ -21,7 +21,7 @@ from ...instances.files import read_bytes, read_toml
 from ...instances.instance import Instance
 from ...instances.networks.taskgraph import Graph
 from ...instances.origin import DataPrecision, Optimizer
-from ...instances.suites.suite import find_suite, members
+from ...instances.suites.suite import find_suite, list_suites, members
 from ...instances.units import LARGEST, LARGEST_SEED, MOST_THREADS, parse_size, parse_time
 from ...instances.workload import Side, Workload
 from ...solver.linear.available import require_linear_solver
@@ -189,6 +189,31 @@ def read_protocol(name: str, *, suite: str | None = None, methods: Sequence[str]
         sweeps = tuple(replace(sweep, suites=(suite,)) for sweep in config.sweep)
         config = replace(config, title=f"{config.title}, on suite {suite}", sweep=sweeps)
     return config
+
+
+def protocol_problems(title: str) -> frozenset[str]:
+    """Return the names of all problems of a shipped protocol, on its own suite or on another one.
+
+    Parameters
+    ----------
+    title
+        The title of the configuration that `read_protocol` returns.
+
+    Returns
+    -------
+    frozenset of str
+        As `SuiteProblem.name`; empty for another title.
+    """
+    for name, suite in product(list_protocols(), (None, *list_suites())):
+        config = read_protocol(name, suite=suite)
+        if config.title == title:
+            suites = dict.fromkeys(suite for sweep in config.sweep for suite in sweep.suites)
+            return frozenset(
+                SuiteProblem(suite, member.name).name
+                for suite in suites
+                for member in members(find_suite(suite))
+            )
+    return frozenset()
 
 
 def settings(sweep: Sweep) -> Iterator[Setting]:

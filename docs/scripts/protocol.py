@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pebbler.benchmark.output.markdown import markdown, publish
 from pebbler.benchmark.report.exhibits import Exhibit, performance_profile, win_loss
-from pebbler.benchmark.report.standing import kernels, known_bounds, standing
+from pebbler.benchmark.report.standing import kernels, known_bounds, standing, without_run
 from pebbler.benchmark.sweeps.evaluation import evaluate
 from pebbler.benchmark.sweeps.results import Results, origins
 from pebbler.instances.errors import PebblerError
@@ -34,7 +34,7 @@ def report(results: Results) -> str:
     made = results.runs()
     runs = [run for run in made if run.setting.method not in UNFINISHED]
     evaluation = evaluate(runs, known_bounds(runs), whole=True)
-    shown = [standing(evaluation, ruled[1])]
+    shown = [standing(evaluation, ruled[1], without_run(evaluation, ruled[0]))]
     if len(evaluation.settings) > 1:
         shown += [performance_profile(evaluation), win_loss(evaluation)]
     tables = "\n".join(map(_shown, shown))

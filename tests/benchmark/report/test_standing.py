@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from pebbler.benchmark.output.machine import origin
-from pebbler.benchmark.report.standing import known_bounds, standing
+from pebbler.benchmark.report.standing import known_bounds, standing, without_run
 from pebbler.benchmark.sweeps.best_known import best_known
 from pebbler.benchmark.sweeps.evaluation import SweepContradictionError, evaluate
 from pebbler.benchmark.sweeps.jobs import Found, Setting
@@ -99,6 +99,20 @@ def test_without_the_time_of_the_kernel_there_is_no_mean_in_it() -> None:
     assert row(runs)["mean time (kernels)"] is None
     assert "The kernel was not timed." in standing(evaluate(runs[1:], whole=True), RULES).caption
     assert "A kernel takes 0.500 s on" in standing(evaluate(runs, whole=True), RULES).caption
+
+
+def test_what_no_setting_has_run_on_is_not_solved() -> None:
+    runs = [made("tiny/chain2-s0", 100, 1.0), made("tiny/chain2-s1", 100, 1.0)]
+    evaluation = evaluate(runs, whole=True)
+    unrun = without_run(evaluation, "Protocol 2026, on suite tiny")
+    assert unrun == 49
+    assert without_run(evaluation, "Protocol 2026") == 127
+    assert without_run(evaluation, "a configuration of mine") == 0
+    found = standing(evaluation, RULES, unrun)
+    (cells,) = found.data.rows
+    assert cells[1:5] == (51, 49, 2, 2)
+    assert cells[7] == pytest.approx((2.0**2 * 11.0**49) ** (1 / 51) - 1)
+    assert "49 instances have no run at all" in found.caption
 
 
 def test_settings_are_compared_on_all_problems_of_a_protocol() -> None:
