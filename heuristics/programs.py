@@ -54,6 +54,29 @@ def _found(name: str) -> MethodInfo:
 register_prefix(PREFIX, _found)
 
 
+def require_program(method: str) -> None:
+    """Refuse a method that is a program which is not there; any other method is fine.
+
+    Raises
+    ------
+    PebblerError
+        When there is no such program that may be executed.
+    """
+    prefix, _, program = method.partition(":")
+    if prefix == PREFIX and shutil.which(program) is None:
+        raise PebblerError(f"method {method}: {_why_not(program)}")
+
+
+def _why_not(program: str) -> str:
+    """Return why a name is not that of a program that may be executed, and what to do."""
+    told = f"there is no program {program} that may be executed"
+    if not Path(program).is_file():
+        return told
+    if os.sep not in program:
+        return f"{told} in PATH; the file in this folder is {PREFIX}:./{program}"
+    return f"{told}: it is a file, but without permission; give it by chmod +x"
+
+
 def _solved(name: str, program: str, instance: Instance, limits: Limits) -> Answer:
     """Run a program on an instance, and return the schedule that it has written in the end.
 
@@ -69,7 +92,7 @@ def _solved(name: str, program: str, instance: Instance, limits: Limits) -> Answ
     """
     place = shutil.which(program)
     if place is None:
-        raise MethodError(f"method {name}: there is no program {program} that may be executed")
+        raise MethodError(f"method {name}: {_why_not(program)}")
     with TemporaryDirectory(prefix="pebbler-", ignore_cleanup_errors=True) as folder, Child() as child:
         instance_file, schedule_file = Path(folder, "instance.json"), Path(folder, "schedule.json")
         write_instance(instance, instance_file)
@@ -117,7 +140,8 @@ def _ended(
             return True
         raise MethodError(f"method {name} ended the process group that it ran in: {error}") from None
     except OSError as error:
-        raise MethodError(f"method {name} cannot be started: {error.strerror or error}") from None
+        told = f"{error.strerror or error}; a script begins with a line such as #!/usr/bin/env python3"
+        raise MethodError(f"method {name} cannot be started: {told}") from None
     if code:
         assert isinstance(code, int)
         told = f"exit status {code}" if code > 0 else f"signal {-code}"

@@ -87,6 +87,10 @@ def test_protocol_then_report(
     few = list(islice(members(find_suite("tiny")), 3))
     monkeypatch.setattr("pebbler.benchmark.sweeps.config.members", lambda _: few)
     monkeypatch.setattr(runner, "perform", made)
+    assert main([*PROTOCOL, "modnn,exec:./mine"]) == 2
+    assert "there is no program ./mine that may be executed" in capsys.readouterr().err
+    assert not (elsewhere / "protocol-2026.sqlite").exists()
+    (elsewhere / "mine").touch(0o755)
     assert main([*PROTOCOL, "modnn,exec:./mine"]) == 0
     assert capsys.readouterr().out == ("protocol-2026.sqlite: 6 runs made, 0 of them failed; 0 were there\n")
     assert main(["report", "protocol-2026.sqlite", "-o", "report", "--json"]) == 0

@@ -19,7 +19,7 @@ from pebbler.benchmark.sweeps.results import Results
 from pebbler.cli.main import main
 from pebbler.heuristics import programs
 from pebbler.heuristics.methods import MethodError, find_method, list_methods
-from pebbler.heuristics.programs import program_sha256
+from pebbler.heuristics.programs import program_sha256, require_program
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.files import encode, sha256_of
 from pebbler.instances.instance import Instance
@@ -122,6 +122,31 @@ def test_a_program_that_is_not_there_is_a_row(tight: Instance) -> None:
     assert result.stopped_by == "method exec:./missing: there is no program ./missing that may be executed"
 
 
+def test_a_file_that_may_not_be_executed_is_told_from_none(tight: Instance, write: Write) -> None:
+    write("mine", COPY).chmod(0o644)
+    told = "method exec:./mine: there is no program ./mine that may be executed: it is a file, but without "
+    assert attempted(tight, "exec:./mine").stopped_by == f"{told}permission; give it by chmod +x"
+    assert attempted(tight, "exec:mine").stopped_by == (
+        "method exec:mine: there is no program mine that may be executed in PATH; the file in this folder is "
+        "exec:./mine"
+    )
+    with pytest.raises(PebblerError, match="without permission; give it by chmod"):
+        require_program("exec:./mine")
+    write("mine", COPY)
+    require_program("exec:./mine")
+    require_program("modnn")
+
+
+def test_a_script_without_an_interpreter_is_told_what_it_begins_with(
+    tight: Instance, elsewhere: Path
+) -> None:
+    path = elsewhere / "mine"
+    path.write_text("#!/no/such/interpreter\n")
+    path.chmod(0o755)
+    told = attempted(tight, "exec:./mine").stopped_by
+    assert "cannot be started: No such file or directory; a script begins with a line such as" in told
+
+
 @pytest.mark.usefixtures("good")
 def test_a_program_that_fails_is_a_row(tight: Instance, write: Write) -> None:
     write("fails", COPY + "exit 3\n")
@@ -161,7 +186,7 @@ def test_whatever_a_program_does_is_a_row_and_never_a_traceback(
     said = capfd.readouterr()
     assert "Traceback" not in said.err
     rows = {row["method"]: row for row in json.loads(said.out)["results"]}
-    assert rows["exec:./format"]["stopped_by"].endswith("cannot be started: Exec format error")
+    assert "cannot be started: Exec format error; a script begins" in rows["exec:./format"]["stopped_by"]
     for name, (_, status, told) in BAD.items():
         row = rows[f"exec:./{name}"]
         assert row["status"] == status

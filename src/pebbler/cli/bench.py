@@ -74,6 +74,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     from ..benchmark.sweeps.config import jobs, read_config, read_protocol
     from ..benchmark.sweeps.results import Results
     from ..benchmark.sweeps.runner import make, warn_of_crowding
+    from ..heuristics.programs import require_program
 
     name, suite, methods = arguments.protocol, arguments.suite, arguments.methods or ()
     if (name is None) == (arguments.config is None):
@@ -85,6 +86,9 @@ def _bench(arguments: argparse.Namespace) -> int:
         config, folder = read_protocol(name, suite=suite, methods=methods), Path()
     path = arguments.output or Path(f"protocol-{name}.sqlite" if name else f"{arguments.config.stem}.sqlite")
     require_place(path)
+    if arguments.cluster is None:  # the machines of a cluster may have what this one lacks
+        for method in dict.fromkeys(method for sweep in config.sweep for method in sweep.methods):
+            require_program(method)
     logging.getLogger(__name__).info("%s", config.title)
     wanted = list(jobs(config, folder))
     if not wanted:
