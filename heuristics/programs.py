@@ -17,6 +17,7 @@ from ..instances.files import decode, read_bytes, sha256_of, write_instance
 from ..instances.instance import Instance
 from ..instances.processes.child import Child, ChildEnded
 from ..instances.processes.programs import run
+from ..validate.check import check
 from ..validate.schedule import Schedule
 from .methods import Answer, Limits, MethodError, MethodInfo, Refusal, register_prefix
 
@@ -81,7 +82,7 @@ def _solved(name: str, program: str, instance: Instance, limits: Limits) -> Answ
     """Run a program on an instance, and return the schedule that it has written in the end.
 
     The program and what it has started are in a process group, which is killed when the program has ended or
-    is over its time limit, and with this process.
+    is over its time limit, on Ctrl-C, and with this process. On Ctrl-C, a valid schedule there counts.
 
     Raises
     ------
@@ -105,7 +106,14 @@ def _solved(name: str, program: str, instance: Instance, limits: Limits) -> Answ
             "PEBBLER_MEMORY": limits.memory,
             "TMPDIR": folder,
         }
-        over = _ended(child, name, words, {**os.environ, **settings}, limits.time_limit)
+        try:
+            over = _ended(child, name, words, {**os.environ, **settings}, limits.time_limit)
+        except KeyboardInterrupt:
+            child.stop()
+            kept = _kept(schedule_file, instance, limits.memory)
+            if kept is None:
+                raise
+            return Answer(kept, "interrupted")
         child.stop()  # what the program has left behind may write no more
         if not schedule_file.is_file():
             raise Refusal("it wrote no schedule" + (" within its time limit" if over else ""))
@@ -118,6 +126,16 @@ def _solved(name: str, program: str, instance: Instance, limits: Limits) -> Answ
         except PebblerError as error:
             raise MethodError(f"method {name}: {error}") from None
     return Answer(schedule, stopped_by="time limit" if over else "done")
+
+
+def _kept(file: Path, instance: Instance, memory: str) -> Schedule | None:
+    """Return the schedule that an interrupted program has written; None if there is none that holds."""
+    try:
+        schedule = decode(read_bytes(file), Schedule, "a schedule", file) if file.is_file() else None
+        valid = schedule is not None and check(instance, schedule).valid
+    except PebblerError:
+        return None
+    return schedule if valid and schedule is not None and schedule.memory_model == memory else None
 
 
 def _ended(

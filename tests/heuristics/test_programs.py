@@ -228,6 +228,35 @@ def test_ctrl_c_ends_a_program_and_files_have_plain_names(file: Path, write: Wri
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("lines", "kept"), [(COPY, True), ("echo { > $2\n", False), ("mkfifo $2\n", False)])
+def test_ctrl_c_keeps_the_valid_schedule_that_a_program_has_written(
+    file: Path, good: int, write: Write, lines: str, kept: bool
+) -> None:
+    write("hangs", lines + HANG)
+    command = [
+        sys.executable,
+        "-m",
+        "pebbler",
+        "solve",
+        str(file),
+        "--method",
+        "exec:./hangs",
+        "-o",
+        "s.json",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert eventually(lambda: Path("pid").exists() and Path("pid").read_text() != "", 60)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert is_gone("child")
+    assert Path("s.json").exists() == kept
+    if kept:
+        assert json.loads(Path("s.json").read_text())["makespan_ns"] == good
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("file")
 def test_a_sweep_runs_programs_and_kills_them_with_its_process(write: Write) -> None:
     write("hangs", HANG)
