@@ -16,6 +16,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ...heuristics.production.given import policy_sha256
+from ...heuristics.programs import program_sha256
 from ...instances.errors import FormatError, PebblerError
 from ...instances.figures import Natural, Text
 from ...instances.files import decode, encode, read_bytes, read_document, reread
@@ -509,7 +511,9 @@ def improve(
 
 
 def _run(method: str, time_limit: float | None, seed: int, workers: int) -> str:
-    """Return what a run is, in words."""
+    """Return what a run is, in words; a program, or a policy in a file, is known by its checksum, too."""
+    if (file := program_sha256(method) or policy_sha256(method)) is not None:
+        method += f" {file[:8]}"
     limit = "no limit" if time_limit is None else f"{time_limit:g} s"
     return f"{method}, {limit}, seed {seed}, {workers} workers, pebbler {metadata.version('pebbler')}"
 

@@ -238,6 +238,19 @@ def test_only_what_is_selected_is_solved(few: list[str]) -> None:
         list(improve(EMPTY, ["modnn"], select=["none", "x*"]))
 
 
+def test_a_program_is_run_again_when_it_has_changed(
+    tmp_path: Path, instance: Instance, worse: Schedule
+) -> None:
+    (tmp_path / "s.json").write_bytes(encode(worse))
+    program, registry = tmp_path / "mine", EMPTY
+    for lines, runs in (("", 1), ("", 0), ("# better\n", 1)):
+        program.write_text(f'#!/bin/sh\n{lines}cp {tmp_path}/s.json "$2"\n')
+        program.chmod(0o755)
+        steps = list(improve(registry, [f"exec:{program}"], select=[instance.name]))
+        assert len(steps) == runs
+        registry = steps[-1][0] if steps else registry
+
+
 @pytest.mark.usefixtures("few")
 def test_what_an_interrupted_method_has_found_enters(toys: Toys, swap: Method) -> None:
     def press(instance: Instance, limits: Limits) -> Answer:
