@@ -292,13 +292,18 @@ def test_best_known_of_a_frozen_suite_lies_beside_its_schedules(capsys: pytest.C
     assert "take it out" in refusal(capsys, "best-known", "verify", "known/pebbler-2026.json")
 
 
-def test_best_known_starts_from_what_is_shipped(instance: Instance, best: Schedule) -> None:
+def test_best_known_starts_from_what_is_shipped(
+    instance: Instance, best: Schedule, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("s.schedule.json").write_bytes(encode(best))
     assert main(["best-known", "tiny", "--admit", "s.schedule.json", "-o", "new/known"]) == 0
+    told = "s.schedule.json is no better than what is known, and is left out\n"
+    assert capsys.readouterr().err == told
     assert Path("new/known/tiny.json").read_bytes() == encode(best_known("tiny"))
     Path("known").mkdir()
     Path("known/tiny.json").write_bytes(encode(EMPTY))
     assert main(["best-known", "tiny", "--admit", "s.schedule.json", "-o", "known"]) == 0
+    assert capsys.readouterr().err == ""
     assert known() == admit(EMPTY, instance, schedule=best)
 
 
@@ -366,7 +371,7 @@ def test_best_known_refuses_what_it_cannot_enter(best: Schedule, capsys: pytest.
         ("tiny --admit s.json -o known", "is not valid: "),
         ("tiny --admit s.json -o s.json", "s.json is a file"),
         ("tiny tight", "best-known shows one suite; leave out tight"),
-        ("show", "there is no suite 'show'"),
+        ("show", "best-known show needs a suite"),
         ("submit tiny", "give a suite, files and where to write, such as"),
         ("submit tiny s.json", "give a suite, files and where to write, such as"),
         ("submit tiny s.json -o t.json", "is not valid: "),

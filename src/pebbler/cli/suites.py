@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ from .options import (
 if TYPE_CHECKING:
     from ..benchmark.sweeps.best_known import Record, Registry
     from ..solver.result import Result
+
+_log = logging.getLogger(__name__)
 
 _SUITES = "papers, pebbler-2026, random, scaling, tight, tiny or transformers"
 
@@ -301,7 +304,9 @@ def _best_known(arguments: argparse.Namespace) -> int:
             if getattr(arguments, option):
                 raise PebblerError(f"best-known {first} has no --{option}; leave it out")
         return _submit(arguments, rest) if first == "submit" else _verify(arguments, rest)
-    arguments.suite, *others = rest if first == "show" and rest else arguments.words
+    if first == "show" and not rest:
+        raise PebblerError("best-known show needs a suite; give one, such as pebbler best-known show tiny")
+    arguments.suite, *others = rest if first == "show" else arguments.words
     if others:
         raise PebblerError(f"best-known shows one suite; leave out {', '.join(others)}")
     if arguments.output is not None:
@@ -389,7 +394,10 @@ def _improve(arguments: argparse.Namespace) -> int:
     try:
         with keeping(arguments.output):
             for path in arguments.admit:
-                registry = admit_file(registry, path, arguments.memory, who=who)
+                better = admit_file(registry, path, arguments.memory, who=who)
+                if better == registry:
+                    _log.warning("%s is no better than what is known, and is left out", path)
+                registry = better
                 shelf.write(registry)
             for better, result in improve(
                 registry,
