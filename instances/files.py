@@ -8,6 +8,7 @@ import json
 import os
 import re
 import stat
+import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -218,11 +219,16 @@ def require_unique_keys(data: bytes) -> None:
     json.loads(data, object_pairs_hook=_require_unique, parse_int=float)
 
 
+_STANDARD_OUTPUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+"""Names of standard output as a file."""
+
+
 def write_atomically(path: str | Path, data: bytes | Iterable[bytes]) -> None:
     """Write a file by way of a temporary one beside it, so that it is whole or not there.
 
     A file that is there keeps its permissions and, where that is allowed, its owner. A link stays, and what
-    it leads to is replaced. A device or a pipe is written to. The data may come in pieces.
+    it leads to is replaced. A device or a pipe is written to, and so is standard output by its name. The data
+    may come in pieces.
 
     Raises
     ------
@@ -233,12 +239,20 @@ def write_atomically(path: str | Path, data: bytes | Iterable[bytes]) -> None:
     try:
         _write(Path(path), [data] if isinstance(data, bytes) else data)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and str(path) in _STANDARD_OUTPUT:
+            raise  # as where a command prints: its reader has ended
         raise PebblerError(f"{path} cannot be written: {error.strerror or error}") from None
     except ValueError as error:  # a null character in the name
         raise PebblerError(f"{path} cannot be written: {error}") from None
 
 
 def _write(path: Path, pieces: Iterable[bytes]) -> None:
+    if str(path) in _STANDARD_OUTPUT and sys.stdout is not None:
+        # Not by that name: commands let what native code prints there go to standard error.
+        sys.stdout.flush()
+        sys.stdout.buffer.writelines(pieces)
+        sys.stdout.buffer.flush()
+        return
     try:
         there = path.stat()
     except FileNotFoundError:

@@ -6,6 +6,9 @@ import os
 import re
 import socket
 import stat
+import subprocess
+import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -485,6 +488,24 @@ def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
     assert got == [data]
     assert stat.S_ISFIFO(path.stat().st_mode)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_standard_output_is_written_to_by_its_name(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    print("before")
+    write_atomically("/dev/stdout", [b"one, ", b"two\n"])
+    print("after")
+    assert capsysbinary.readouterr() == (b"before\none, two\nafter\n", b"")
+
+
+def test_a_command_writes_to_standard_output_and_leaves_that_of_errors_alone(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pebbler", "suite", "export", "tiny", "-o", "/dev/stdout"]
+    archive, errors = tmp_path / "tiny.tar", tmp_path / "errors.txt"
+    errors.write_text("an earlier line\n")
+    with archive.open("wb") as out, errors.open("ab") as err:
+        subprocess.run(command, stdout=out, stderr=err, check=True)
+    assert errors.read_text() == "an earlier line\n"
+    with tarfile.open(archive) as tar:
+        assert "tiny/SHA256SUMS" in tar.getnames()
 
 
 @pytest.mark.parametrize(("minor", "said"), [(3, None), (7, "No space left on device")])
