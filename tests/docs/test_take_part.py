@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from pebbler.instances.errors import FormatError
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Instance
+from pebbler.instances.suites.suite import find_suite, members
 from pebbler.solver.solve import solve
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Schedule
@@ -90,6 +91,20 @@ def files(folder: Path, instance: Instance, schedule: Schedule) -> list[str]:
     (folder / "i.json").write_bytes(encode(instance))
     (folder / "s.json").write_bytes(encode(schedule))
     return [str(folder / "i.json"), str(folder / "s.json")]
+
+
+def test_the_page_of_the_frozen_suite_says_for_how_many_instances_the_checkers_are(short: Check) -> None:
+    nothing = {"instance": "", "operations": [], "residences": [], "makespan_ns": 0, "peak_bytes": 0}
+    known = [
+        short(
+            json.loads(member.frozen.content(member.name)), {**nothing, "memory_model": member.frozen.memory}
+        )
+        != BEYOND
+        for member in members(find_suite("pebbler-2026"))
+        if member.frozen is not None
+    ]
+    page = (EXAMPLES.parent / "suite-2026.md").read_text("utf-8")
+    assert f"of {sum(known)} of the {len(known)} instances" in page
 
 
 def test_the_short_checker_is_a_program(tight: Instance, tmp_path: Path) -> None:
