@@ -444,11 +444,12 @@ def _show(registry: Registry, source: str, *, as_json: bool) -> None:
 def _row(record: Record) -> tuple[str, ...]:
     from ..instances.units import format_time
 
+    unbounded = record.makespan_ns != record.lower_bound_ns == 0
     return (
         record.instance,
         record.memory_model,
         "none" if record.makespan_ns is None else format_time(record.makespan_ns),
-        "" if record.makespan_ns is None else f"{record.bound.gap(record.makespan_ns):.2%}",
+        "" if record.makespan_ns is None or unbounded else f"{record.bound.gap(record.makespan_ns):.2%}",
         format_time(record.lower_bound_ns),
         record.bound_by + "*" * record.certified,
         record.method or "",
