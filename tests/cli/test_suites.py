@@ -47,6 +47,10 @@ def test_suites_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None
     first, *shown, last = capsys.readouterr().out.splitlines()
     assert (first, shown) == (f"tiny: {find_suite('tiny').title}", names)
     assert last == "51 instances; 51 have a best-known schedule; pebbler best-known tiny shows them"
+    assert main(["suite", "show", "pebbler-2026"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1] == ["instance", "kind", "memory"]
+    assert ["random-layered-copies", "random", "paged"] in lines
     assert main(["suite", "show", "tight", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["instances"]) == 68
 

@@ -197,16 +197,20 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _show_suite(arguments: argparse.Namespace) -> int:
+    from ..benchmark.output.table import format_table
     from ..benchmark.sweeps.best_known import best_known
     from ..instances.suites.suite import find_suite, members
 
     suite = find_suite(arguments.suite)
-    names = [member.name for member in members(suite)]
+    listed = list(members(suite))
+    names = [member.name for member in listed]
     solved = {r.instance for r in best_known(arguments.suite).records if r.makespan_ns is not None}
     if arguments.json:
         print_json({"suite": arguments.suite, "title": suite.title, "instances": names})
     else:
-        print(f"{arguments.suite}: {suite.title}", *names, sep="\n")
+        frozen = [(one.name, one.frozen.kind, one.frozen.memory) for one in listed if one.frozen is not None]
+        lines = [format_table(("instance", "kind", "memory"), frozen, "lll")] if frozen else names
+        print(f"{arguments.suite}: {suite.title}", *lines, sep="\n")
         known = f"{len(solved & set(names))} have a best-known schedule"
         print(f"{len(names)} instances; {known}; pebbler best-known {arguments.suite} shows them")
     return 0
