@@ -373,6 +373,7 @@ def test_best_known_refuses_what_it_cannot_enter(best: Schedule, capsys: pytest.
         ("tiny --methods modnn", "give its folder as -o DIR"),
         ("tiny --admit s.json", "give its folder as -o DIR"),
         ("tiny --methods modn -o known", "there is no method 'modn'"),
+        ("tiny --methods exec:./none -o known", "there is no program ./none that may be executed"),
         ("tiny --admit none.json -o known", "none.json cannot be read"),
         ("tiny --admit s.json -o known", "is not valid: "),
         ("tiny --admit s.json -o s.json", "s.json is a file"),

@@ -387,10 +387,12 @@ def _improve(arguments: argparse.Namespace) -> int:
     from ..benchmark.sweeps.best_known import WHO, admit_file, improve
     from ..benchmark.sweeps.shelf import Shelf
     from ..heuristics.methods import find_method
+    from ..heuristics.programs import require_program
 
     shelf, who = Shelf(arguments.output, arguments.suite), arguments.who or WHO
     for name in arguments.methods:
         find_method(name)
+        require_program(name)
     require_folder(arguments.output)
     registry = shelf.read()
     results: list[Result] = []
