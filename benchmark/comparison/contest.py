@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median_low
 
 from ...instances.errors import PebblerError
-from ...instances.files import read_summed_instance
+from ...instances.files import read_bytes, read_summed_instance
 from ...instances.instance import Instance
 from ...solver.bounds import Bound, best_bound
 from ...validate.check import check
@@ -18,6 +18,9 @@ from ...validate.schedule import read_schedule
 
 _INSTANCE, _SCHEDULE = ".instance.json", ".schedule.json"
 """Endings of the files of instances and of schedules."""
+
+_SUMS = "SHA256SUMS"
+"""Name of the list of checksums."""
 
 _log = logging.getLogger(__name__)
 
@@ -82,23 +85,37 @@ def score_contest(instances: Path, entries: Path) -> tuple[Score, ...]:
     Raises
     ------
     PebblerError
-        When there are no instances or entrants, or an instance cannot be read.
+        When there are no instances or entrants, an instance cannot be read, or the instances are not those
+        that ``SHA256SUMS`` beside them lists.
     """
     files = sorted(instances.glob(f"*{_INSTANCE}"))
     entrants = sorted(folder for folder in entries.glob("*") if folder.is_dir())
     if not files or not entrants:
         place, what = (instances, f"files NAME{_INSTANCE}") if not files else (entries, "folders of entrants")
         raise PebblerError(f"{place} has no {what}")
+    sums = _listed(instances / _SUMS)
+    if sums is not None and (lacking := sorted(sums.keys() - {file.name for file in files})):
+        raise PebblerError(f"{instances} has no {lacking[0]}, which {_SUMS} lists; draw the instances again")
     bounds: dict[str, Bound] = {}
     judged: dict[str, dict[str, Judged]] = {folder.name: {} for folder in entrants}
     for count, file in enumerate(files, start=1):
         name = file.name.removesuffix(_INSTANCE)
         instance, checksum = read_summed_instance(file)
+        if sums is not None and sums.get(file.name) != checksum:
+            raise PebblerError(f"{file} is not what {_SUMS} lists; draw the instances again")
         bounds[name] = best_bound(instance)
         for folder in entrants:
             judged[folder.name][name] = _judge(instance, checksum, folder / f"{name}{_SCHEDULE}")
         _log.info("%d of %d: %s", count, len(files), name)
     return _ranked(judged, bounds)
+
+
+def _listed(file: Path) -> dict[str, str] | None:
+    """Return the checksums of files by name, as `sha256sum` lists them; None where there is no list."""
+    if not file.exists():
+        return None
+    lines = (line.split(maxsplit=1) for line in read_bytes(file).decode(errors="replace").splitlines())
+    return {line[1]: line[0] for line in lines if len(line) == 2}
 
 
 def _judge(instance: Instance, checksum: str, file: Path) -> Judged:

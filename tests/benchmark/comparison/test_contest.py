@@ -151,6 +151,30 @@ def test_only_a_file_of_its_own_counts(
         assert reason.endswith("is a link, a folder, a pipe or a device; only a file of its own counts")
 
 
+def test_instances_are_those_that_were_drawn(
+    folder: Path, enter: Enter, schedules: dict[str, dict[str, Schedule]]
+) -> None:
+    enter("good", "tight", schedules["modnn"]["tight"])
+    hidden = folder / "hidden"
+    sums = {file.name: sha256_of(file) for file in hidden.glob("*.instance.json")}
+
+    def told() -> str:
+        (hidden / "SHA256SUMS").write_text("".join(f"{of}  {name}\n" for name, of in sums.items()))
+        with pytest.raises(PebblerError) as refused:
+            scored(folder)
+        return str(refused.value)
+
+    (hidden / "SHA256SUMS").write_text("".join(f"{of}  {name}\n" for name, of in sums.items()))
+    assert scored(folder)["good"].valid == 1
+    sums["another.instance.json"] = "0" * 64
+    assert "hidden has no another.instance.json, which SHA256SUMS lists; draw" in told()
+    del sums["another.instance.json"]
+    sums["tight.instance.json"] = "0" * 64
+    assert "tight.instance.json is not what SHA256SUMS lists; draw the instances again" in told()
+    del sums["tight.instance.json"]
+    assert "tight.instance.json is not what SHA256SUMS lists" in told()
+
+
 def test_folders_without_anything_are_refused(folder: Path) -> None:
     with pytest.raises(PebblerError, match="entries has no folders of entrants"):
         scored(folder)
