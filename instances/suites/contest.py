@@ -50,11 +50,14 @@ def write_secret(path: Path) -> str:
     PebblerError
         When the file exists, so that no secret is lost, or cannot be written.
     """
-    if path.exists():
-        raise PebblerError(f"{path} exists, and may be the secret of a contest; give a new file")
+    try:
+        path.touch(0o600, exist_ok=False)  # nobody else may read it at any moment
+    except FileExistsError:
+        raise PebblerError(f"{path} exists, and may be the secret of a contest; give a new file") from None
+    except OSError as error:
+        raise PebblerError(f"{path} cannot be written: {error.strerror or error}") from None
     data = f"{secrets.token_hex(_LEAST_BYTES)}\n".encode()
     write_atomically(path, data)
-    path.chmod(0o600)
     return sha256(data).hexdigest()
 
 

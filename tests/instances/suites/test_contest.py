@@ -56,6 +56,11 @@ def test_a_secret_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(PebblerError, match="may be the secret of a contest; give a new file"):
         write_secret(tmp_path / "secret.txt")
     assert (tmp_path / "secret.txt").read_bytes() == SECRET
+    (tmp_path / "link").symlink_to("none")
+    with pytest.raises(PebblerError, match="link exists, and may be the secret"):
+        write_secret(tmp_path / "link")
+    with pytest.raises(PebblerError, match="cannot be written"):
+        write_secret(tmp_path / "none" / "secret.txt")
 
 
 def test_instances_of_another_draw_are_not_mixed_with_these(tmp_path: Path) -> None:
