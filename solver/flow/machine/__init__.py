@@ -1,1 +1,1 @@
-"""The machine in FLOW: what copies take of engines, of a shared link and of the tasks beside them."""
+"""The machine in FLOW: what copies take of engines, of a link or a bus, and of the tasks beside them."""

@@ -1,7 +1,8 @@
 """The formulas of docs/flow.md written out once more, number by number, from the page and not from the code.
 
 Slow and plain: columns and rows are dictionaries by the page's symbols. Nothing is taken from
-`pebbler.solver.flow` but the units; the least time that gradients take to pass is the library's.
+`pebbler.solver.flow` but the units, and what names a GPU and an instant; the least time that gradients take
+to pass is the library's.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from msgspec.structs import replace
 
 from pebbler.instances.gpus.cluster import Gradient
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.solver.flow.machine.bus import Reach
 from pebbler.solver.gradient_bounds import added_ns, own_passing_ns
 from pebbler.solver.linear.model import LinearModel, ModelBuilder, RowFamilies
 from pebbler.validate.gpus.program import cluster_of, one_gpu
@@ -1111,14 +1113,7 @@ def several_gpus(
         later = [model.least(k + 1) + ways[k] for k in makers if k >= checkpoints[t // 2]]
         return max([total, *later]) - least_before(t)
 
-    rate = cluster.bus_bytes_per_second / 1e9
-    every = (*alone.blocks, *gradients)
-    out = [(one.bytes, one.offload_ns) for one in every]
-    back = [(one.bytes, one.prefetch_ns) for one in every]
-    for family, engine in rows.items():  # (29)
-        copies = out + back if len(rows) == 1 else out if family == "out" else back
-        slowest = min((min(moves / time, rate) for moves, time in copies if time), default=0.0)
-        load = cluster.node_gpus * slowest / rate
+    for load, engine in _loads(model, alone):  # (29)
         whole = [(("delta", j), -1.0) for j in range(last + 1)]
         for t in np.unique(np.linspace(0, last, 24).astype(int)).tolist() if load > 1 else ():
             head = least_before(t)
@@ -1130,6 +1125,57 @@ def several_gpus(
                 terms = [(name, load * value) for row in side for name, value in row.items()]
                 model.row("bus", [*((n, v) for n, v in terms if n[0] != "delta"), *whole], high=-spare)
     return model
+
+
+def one_and_others(instance: Instance, checkpoints: Sequence[int], at: Reach, ns: float, size: float) -> Rows:
+    """A GPU of a node and the mean of the others, of (1) to (11) and (27) to (29), with (60)."""
+    mean = several_gpus(instance, checkpoints, "none", ns, size)
+    count, last = cluster_of(instance).node_gpus, 2 * len(checkpoints)
+    pair = Rows(mean.instance, checkpoints, ns, size, mean.given)
+    parts = {"one": 1 / count, "others": 1 - 1 / count}
+    for part in parts:
+        for name, (low, high, _, whole) in mean.columns.items():
+            pair.column((part, *name), low, high, whole=whole)
+    pair.column(("iteration",), high=math.inf, cost=1.0)
+    alone = [row for row in mean.rows if row[0] != "bus"]
+    for part in parts:
+        for family, row, low, high in alone:
+            pair.row(family, [((part, *name), value) for name, value in row.items()], low, high)
+    whole = (("iteration",), -1.0)
+
+    def shares(terms: Iterable[tuple[Name, float]]) -> list[tuple[Name, float]]:
+        listed = list(terms)
+        return [((part, *n), share * v) for part, share in parts.items() for n, v in listed]
+
+    for part in parts:
+        pair.row("together", [*(((part, "delta", j), 1.0) for j in range(last + 1)), whole], high=0.0)
+    for family, row, _, high in mean.rows:
+        if family == "bus":
+            terms = shares((name, value) for name, value in row.items() if name[0] != "delta")
+            pair.row("bus", [*terms, whole], high=high)
+    load, engine = _loads(mean, _on_bus_alone(instance))[at.engine]
+    mine = [j for j in range(last + 1) if (j <= at.instant) == at.last]
+    terms = shares((n, load * v) for j in mine for n, v in engine[j].items() if n[0] != "delta")
+    ahead = [(("one", "delta", j), 1.0) for j in range(last + 1) if j not in mine]
+    pair.row("reach", [*terms, *ahead, whole], high=0.0)
+    return pair
+
+
+def _loads(model: Rows, alone: Instance) -> list[tuple[float, list[dict[Name, float]]]]:
+    """Per engine, nu and the left sides M of its rows."""
+    cluster = cluster_of(alone)
+    rate = cluster.bus_bytes_per_second / 1e9
+    every = (*alone.blocks, *(cluster.gradients if cluster.gpus > 1 else ()))
+    out = [(one.bytes, one.offload_ns) for one in every]
+    back = [(one.bytes, one.prefetch_ns) for one in every]
+    found = []
+    for family, copies in (
+        (("out", out + back),) if alone.engines == "single" else (("out", out), ("back", back))
+    ):
+        slowest = min((min(moves / time, rate) for moves, time in copies if time), default=0.0)
+        rows = [terms for name, terms, _, _ in model.rows if name == family]
+        found.append((cluster.node_gpus * slowest / rate, rows))
+    return found
 
 
 def _on_bus_alone(instance: Instance) -> Instance:

@@ -15,7 +15,8 @@ from pebbler.instances.transforms import split_parts, with_recomputation
 from pebbler.instances.workload import Workload
 from pebbler.solver.flow.checkpoints import hot_checkpoints
 from pebbler.solver.flow.families import Window
-from pebbler.solver.flow.gpus import cluster_flow_model
+from pebbler.solver.flow.gpus import cluster_flow_model, pair_flow_model
+from pebbler.solver.flow.machine.bus import Reach
 from pebbler.solver.flow.model import FlowModel, Integrality, flow_model, window_model
 from pebbler.solver.flow.recompute import RecomputeModel, recompute_model
 from pebbler.solver.linear.facade import solve_linear
@@ -25,7 +26,7 @@ from ...adversary.instances import Shape, adversarial, with_own_inputs, with_own
 from ...reading import in_place_again
 from ...samples import chunks, counts
 from ...validate.hostile import hostile_cluster, hostile_instance
-from .formulas import Rows, flow, patterns_of, several_gpus, with_second_runs
+from .formulas import Rows, flow, one_and_others, patterns_of, several_gpus, with_second_runs
 
 HOW: tuple[Integrality, ...] = ("none", "algorithms", "all")
 
@@ -155,7 +156,11 @@ def test_the_rows_of_several_gpus_are_those_of_the_page(first: int) -> None:
                 model = cluster_flow_model(instance, checkpoints, how)
                 units = model.nanoseconds, model.bytes
                 seen += agree(several_gpus(instance, checkpoints, how, *units), model)
-    assert min(seen[family] for family in ("way", "gradients", "bus")) >= 20
+                for last in (False, True) if how == "none" and "bus" in model.rows else ():
+                    at = Reach(0, len(checkpoints), last)
+                    page = one_and_others(instance, checkpoints, at, *units)
+                    seen += agree(page, pair_flow_model(instance, checkpoints, at))
+    assert min(seen[family] for family in ("way", "gradients", "bus", "together", "reach")) >= 20
 
 
 def test_a_network_has_the_rows_and_the_bound_of_the_page() -> None:

@@ -219,3 +219,46 @@ def test_nothing_proves_more_than_anything_that_hostile_gpus_do(count: int) -> N
     assert searched >= count / 20
     assert schedules >= 6 * count / 7
     assert better >= count / 7
+
+
+def test_the_last_gpu_on_the_bus_has_its_own_rest_to_do() -> None:
+    """Two GPUs; a copy of 100 bytes takes each 100 ns alone, and the bus passes 1 byte a ns for both.
+
+    The first task makes a block that has to leave before the second, whose workspace leaves no room for it.
+    The third one reads it, and needs the room of the second's output before that comes back: on each GPU, 100
+    ns of copies out, 10 ns of the second task and 100 ns of copies back follow the first task, one after the
+    other. So the last GPU begins the second task 210 ns after the start at least, and ends it 120 ns later.
+    The mean of both GPUs does not know that the last one has all of this still before it.
+    """
+
+    def task(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: int) -> Task:
+        return Task(
+            name=name,
+            inputs=inputs,
+            outputs=outputs,
+            algorithms=(Algorithm(name="a", duration_ns=10, workspace_bytes=workspace),),
+        )
+
+    copied = Block(name="x", bytes=100, offload_ns=100, prefetch_ns=100)
+    instance = Instance(
+        name="rest",
+        engines="duplex",
+        budget_bytes=110,
+        resident_bytes=0,
+        blocks=(copied, Block(name="y", bytes=5, offload_ns=5, prefetch_ns=5)),
+        tasks=(task("first", (), (0,), 0), task("second", (), (1,), 100), task("third", (0, 1), (), 0)),
+        cluster=Cluster(
+            gpus=2,
+            bus_bytes_per_second=GB,
+            core_bytes_per_second=GB,
+            host_bytes_per_second=GB,
+            gradients=(),
+        ),
+    )
+    optimum = cluster_brute_force(instance)
+    assert optimum is not None
+    assert optimum.makespan_ns == 10 + 200 + 10 + 100 + 10
+    for whole in ("none", "all"):
+        bound = cluster_flow_bound(instance, range(3), integrality=whole)  # type: ignore[arg-type]
+        assert bound is not None
+        assert 300 < bound.lower_bound_ns <= optimum.makespan_ns
