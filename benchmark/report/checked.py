@@ -37,7 +37,7 @@ from .ruled import Ruling
 
 _log = logging.getLogger(__name__)
 
-_FIGURES = (
+FIGURES = (
     "iteration_ns",
     "stall_ns",
     "peak_bytes",
@@ -47,6 +47,9 @@ _FIGURES = (
     "pinned_bytes",
 )
 """Figures of a row that follow from its schedules."""
+
+_SOLVED = ("feasible", "optimal")
+"""Statuses of runs with a schedule: over the bound of the row, or equal to it."""
 
 _INSTANCES = "its instances say"
 _CHANGED = "the row was changed"
@@ -205,8 +208,10 @@ class _Checker:
         instances = [files.instance(name) for name in found.instances]
         self._require_problem(run, instances)
         if not claims:
-            for name in _FIGURES:
+            for name in FIGURES:
                 _require(name, getattr(found, name), None, "without iteration_ns it should have")
+            if found.status in _SOLVED:
+                raise PebblerError(f"its row has status {found.status}, and no iteration_ns; {_CHANGED}")
             return False
         if not instances or len(found.schedules) != len(instances):
             raise PebblerError(
@@ -219,8 +224,12 @@ class _Checker:
         for schedule in schedules:
             _require("memory_model", run.setting.memory_model, schedule.memory_model, "its schedule says")
         figures = figures_of(instances, schedules, 1, _NONE)
-        for name in _FIGURES:
+        for name in FIGURES:
             _require(name, getattr(found, name), getattr(figures, name), "its schedules say")
+        met = found.iteration_ns == found.lower_bound_ns
+        _require("status", found.status, _SOLVED[met], "by its iteration and its bound it is")
+        if any(ns is not None and ns < figures.iteration_ns for _, ns, _ in found.trace):
+            raise PebblerError(f"its trace has a shorter time than its schedules; {_CHANGED}")
         first = instances[0].made_from.sub_batch
         _require("rounds", found.rounds, sum(one.rounds for one in instances), _INSTANCES)
         _require("sub_batch", found.sub_batch, first, _INSTANCES)

@@ -31,7 +31,7 @@ _MOST_ORIGINS = 2
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The content of a written report: files, runs, exhibits by name, and what was checked first, if it was."""
+    """A written report: its files, runs and exhibits by name, and what was checked first, if it was."""
 
     files: tuple[Path, ...]
     runs: int

@@ -107,22 +107,7 @@ def test_runs_without_a_schedule_pass(tmp_path: Path) -> None:
     assert checked(path).schedules == 0
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "iteration_ns",
-        "stall_ns",
-        "peak_bytes",
-        "average_bytes",
-        "offloaded_bytes",
-        "prefetched_bytes",
-        "pinned_bytes",
-        "rounds",
-        "ideal_ns",
-        "tasks",
-        "budget_bytes",
-    ],
-)
+@pytest.mark.parametrize("name", [*module.FIGURES, "rounds", "ideal_ns", "tasks", "budget_bytes"])
 def test_a_changed_figure_names_the_run(name: str, path: Path) -> None:
     was = run_of(path).flat()[name]
     change(path, **{name: was + 1})
@@ -134,7 +119,7 @@ def test_a_changed_figure_names_the_run(name: str, path: Path) -> None:
 
 def test_a_standing_bought_by_the_bound_is_refused(path: Path) -> None:
     with sqlite3.connect(path) as database:
-        database.execute("UPDATE runs SET iteration_ns = lower_bound_ns - 1, status = 'optimal'")
+        database.execute("UPDATE runs SET iteration_ns = lower_bound_ns - 1")
     assert "its row has iteration_ns" in refused(path)
 
 
@@ -145,6 +130,19 @@ def test_a_time_of_no_schedule_is_refused(path: Path) -> None:
     assert "and names 0 schedules for 0 instances" in refused(path)
     change(path, iteration_ns=None)
     assert "has stall_ns" in refused(path)
+
+
+def test_a_status_follows_from_the_figures(path: Path) -> None:
+    assert run_of(path).found.status == "optimal"
+    change(path, status="error")
+    assert "its row has status error, and by its iteration and its bound it is optimal" in refused(path)
+    change(path, status="feasible", **dict.fromkeys(module.FIGURES))
+    assert "its row has status feasible, and no iteration_ns" in refused(path)
+
+
+def test_a_trace_has_no_shorter_time(path: Path) -> None:
+    change(path, trace="[[0.1, 1, null]]")
+    assert "its trace has a shorter time than its schedules" in refused(path)
 
 
 def test_another_memory_model_is_refused(path: Path) -> None:
@@ -255,7 +253,9 @@ def claimed(tmp_path: Path) -> Path:
     """A run that is not optimal, and says that it is, by a bound of its own."""
     path = swept(tmp_path, CHAIN.replace("chain2-s1", "chain2-sizes-s1"))
     with sqlite3.connect(path) as database:
-        database.execute("UPDATE runs SET lower_bound_ns = iteration_ns, bound_by = 'mine', certified = 1")
+        database.execute(
+            "UPDATE runs SET lower_bound_ns = iteration_ns, status = 'optimal', bound_by = 'mine'"
+        )
     return path
 
 
@@ -284,7 +284,7 @@ def test_a_certificate_is_proven_before_it_counts(claimed: Path, monkeypatch: py
     known = best_bound(instance).certificate
     assert known is not None
     assert known.lower_bound_ns > compute_bound(instance).lower_bound_ns
-    change(claimed, lower_bound_ns=known.lower_bound_ns)
+    change(claimed, lower_bound_ns=known.lower_bound_ns, status="feasible")
     assert checked(claimed).proven == 0
     proof = replace(known, instance_sha256=file.name.split(".")[0])
     place = claimed.with_suffix(".files") / "certificates" / "mine.certificate.json"
