@@ -102,15 +102,15 @@ def check_runs(results: Results) -> Checked:
     ruling = Ruling(results)
     names = name_settings(dict.fromkeys(run.setting for run in runs)) if runs else {}
     checker = _Checker(results, ruling)
-    checked: dict[str, Run] = {}
-    schedules = proven = unproven = 0
-    ordered = sorted(runs, key=lambda run: (run.about.problem, run.found.instances))
-    for _, group in groupby(ordered, key=lambda run: (run.about.problem, run.found.instances)):
+    checked = list(runs)
+    schedules = proven = unproven = done = 0
+    ordered = sorted(range(len(runs)), key=lambda i: _group(runs[i]))
+    for _, group in groupby(ordered, key=lambda i: _group(runs[i])):
         files = _Files(results)
-        for run in group:
+        for i in group:
+            run, done = runs[i], done + 1
             told = f"{run.about.problem}, {names[run.setting]}, seed {run.seed}"
-            _log.info("%d of %d: %s", len(checked) + 1, len(runs), told)
-            checked[run.fingerprint] = run
+            _log.info("%d of %d: %s", done, len(runs), told)
             if run.setting.memory_model == "divisible":
                 continue
             try:
@@ -121,8 +121,15 @@ def check_runs(results: Results) -> Checked:
             if bound is not None:
                 holds = cast(int, run.found.lower_bound_ns) <= bound.lower_bound_ns
                 proven, unproven = proven + holds, unproven + (not holds)
-                checked[run.fingerprint] = _with_bound(run, bound, holds=holds, ruled=ruling.is_there)
-    return Checked(tuple(checked[run.fingerprint] for run in runs), schedules, proven, unproven)
+                if not holds:
+                    _log.info("%s: its bound by %s is not proven here", told, run.found.bound_by)
+                checked[i] = _with_bound(run, bound, holds=holds, ruled=ruling.is_there)
+    return Checked(tuple(checked), schedules, proven, unproven)
+
+
+def _group(run: Run) -> tuple[str, tuple[str, ...]]:
+    """Return what runs share whose files are read together."""
+    return run.about.problem, run.found.instances
 
 
 def _with_bound(run: Run, bound: Bound, *, holds: bool, ruled: bool) -> Run:
@@ -130,6 +137,8 @@ def _with_bound(run: Run, bound: Bound, *, holds: bool, ruled: bool) -> Run:
     if holds or not ruled:
         return replace(run, found=replace(run.found, certified=holds))
     found = replace(run.found, lower_bound_ns=bound.lower_bound_ns, bound_by=bound.bound_by, certified=True)
+    if found.status in _SOLVED:
+        found = replace(found, status=_SOLVED[found.iteration_ns == found.lower_bound_ns])
     return replace(run, found=found)
 
 
@@ -190,7 +199,8 @@ class _Checker:
         self._suites: dict[str, frozenset[str]] = {}
         self._about: dict[str, About] = {}
         self._certificates: dict[str, list[Path]] = {}
-        for place in sorted(results.certificate_file("").parent.glob("*.certificate.json")):
+        places = results.certificate_file("").parent.glob("*.certificate.json")
+        for place in sorted(filter(Path.is_file, places)):
             of = read_json(place, _Of, "a certificate").instance_sha256
             self._certificates.setdefault(of or "", []).append(place)
 

@@ -256,6 +256,16 @@ def test_nulls_in_results_are_a_sentence(
     assert not (elsewhere / "r").exists()
 
 
+@pytest.mark.parametrize("column", ["solve_seconds", "kernel_seconds"])
+def test_times_before_they_began_are_a_sentence(
+    column: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = swept(elsewhere, TWO)
+    with sqlite3.connect(path) as database:
+        database.execute(f"UPDATE runs SET {column} = -1")
+    assert "is damaged" in told(capsys, "report", str(path), "-o", "r")
+
+
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [

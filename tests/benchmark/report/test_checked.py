@@ -83,6 +83,13 @@ def change(path: Path, **cells: object) -> None:
             database.execute(f"UPDATE runs SET {name} = ?", [value])
 
 
+def by_protocol(path: Path, title: str = "a protocol of mine") -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE protocols (title TEXT, rules TEXT)")
+        rules = '{"solved_gap": 0.001, "overtime": "5s"}'
+        database.execute("INSERT INTO protocols VALUES (?, ?)", [title, rules])
+
+
 def refused(path: Path) -> str:
     """The sentence with which results are refused; nothing is written."""
     with Results(path) as results, pytest.raises(PebblerError) as caught:
@@ -163,6 +170,20 @@ def test_an_easier_instance_is_not_that_of_the_suite(tmp_path: Path) -> None:
     assert "and the suite has" in refused(other)
 
 
+def test_a_protocol_has_no_instances_of_a_method(tmp_path: Path) -> None:
+    path = swept(tmp_path, IN_PARTS)
+    by_protocol(path)
+    assert "for another instance than its problem, and a protocol has no such runs" in refused(path)
+
+
+def test_a_setting_that_its_protocol_does_not_have_names_the_run(path: Path) -> None:
+    by_protocol(path, "Protocol 2026, on suite tiny")
+    said = refused(path)
+    assert said.startswith(
+        "tiny/chain2-s1, modnn, seed 0: its time_limit is None, and Protocol 2026, on suite"
+    )
+
+
 def test_a_workload_is_that_of_its_instances(tmp_path: Path) -> None:
     path = swept(tmp_path, WORKLOAD)
     change(path, family_sha256="0" * 64)
@@ -241,13 +262,6 @@ def test_a_pipe_is_not_waited_for(path: Path) -> None:
 # --- bounds -------------------------------------------------------------------------------------------
 
 
-def by_protocol(path: Path, title: str = "a protocol of mine") -> None:
-    with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE protocols (title TEXT, rules TEXT)")
-        rules = '{"solved_gap": 0.001, "overtime": "5s"}'
-        database.execute("INSERT INTO protocols VALUES (?, ?)", [title, rules])
-
-
 @pytest.fixture
 def claimed(tmp_path: Path) -> Path:
     """A run that is not optimal, and says that it is, by a bound of its own."""
@@ -269,7 +283,7 @@ def test_a_claimed_bound_is_not_certified(claimed: Path) -> None:
 def test_by_a_protocol_a_claimed_bound_does_not_count(claimed: Path) -> None:
     by_protocol(claimed)
     (run,) = checked(claimed).runs
-    assert run.found.certified
+    assert (run.found.certified, run.found.status) == (True, "feasible")
     assert run.found.gap > 0
     for check, solved in ((False, "1,1,1"), (True, "1,0,0")):
         with Results(claimed) as results:
