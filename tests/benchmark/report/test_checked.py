@@ -17,7 +17,9 @@ from pebbler.benchmark.report.checked import Checked, check_runs
 from pebbler.benchmark.report.report import write_report
 from pebbler.benchmark.sweeps.results import Results, Run
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.files import encode, read_instance
+from pebbler.instances.files import encode, read_instance, write_instance
+from pebbler.instances.gpus.workload import cluster_instances, several_gpus
+from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import best_bound, compute_bound
 from pebbler.validate.bounds.certificate import sealed
 from pebbler.validate.schedule import read_schedule
@@ -106,6 +108,16 @@ def test_honest_results_pass(text: str, schedules: int, proven: int, unproven: i
     found = checked(swept(tmp_path, text))
     assert (found.schedules, found.proven, found.unproven) == (schedules, proven, unproven)
     assert str(found).startswith(f"schedules of {schedules} runs checked, {proven} of ")
+
+
+def test_several_gpus_pass_their_own_checker(tmp_path: Path) -> None:
+    workload = Workload("lenet", 8, "k40")
+    (instance,) = cluster_instances(workload, several_gpus(workload, 2), "1.1xMmin")
+    write_instance(instance, tmp_path / "two.instance.json")
+    path = swept(tmp_path, 'title = "two"\n[[sweep]]\nfiles = ["two.instance.json"]\nmethods = ["modnn"]\n')
+    assert checked(path).schedules == 1
+    change(path, stall_ns=0)
+    assert refused(path).startswith("two, modnn, seed 0: its row has stall_ns 0")
 
 
 def test_runs_without_a_schedule_pass(tmp_path: Path) -> None:
