@@ -39,7 +39,7 @@ class Evaluation:
     problems
         The problems by checksum, in the order in which they were first run.
     bounds
-        The best lower bound that runs have proven or that was known before, by the solved iteration and
+        The best lower bound that runs have, or that was known before, by the solved iteration and
         memory model.
     whole
         Whether every setting is compared on every problem: one that it was not run on is one without a
