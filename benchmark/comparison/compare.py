@@ -27,7 +27,7 @@ from ...solver.linear.available import require_linear_solver
 from ...solver.result import Result, Status
 from ...solver.solve import attempt, log_defect
 from ...solver.sub_batch_search import Choice, Iterations, iteration_bound, search_sub_batch
-from ...validate.measures import average_bytes
+from ...validate.measures import average_bytes, moved_bytes, pinned_bytes
 from ...validate.schedule import Schedule
 from ..output.usage import stall_ns
 from .plan import auto_budget, own_instances, planned
@@ -443,7 +443,7 @@ def _row(
     if status is Status.ERROR:
         schedules = ()
     elif answer.failure is None:
-        figures = _figures(instances, results, schedules, ideal, bound)
+        figures = figures_of(instances, schedules, ideal, bound)
         optimal = figures.iteration_ns == bound.lower_bound_ns
         status = Status.OPTIMAL if optimal else Status.FEASIBLE
     return Row(
@@ -451,23 +451,26 @@ def _row(
     )
 
 
-def _figures(
-    instances: Sequence[Instance],
-    results: Sequence[Result],
-    schedules: Sequence[Schedule],
-    ideal: int,
-    bound: Bound,
+def figures_of(
+    instances: Sequence[Instance], schedules: Sequence[Schedule], ideal: int, bound: Bound
 ) -> Figures:
+    """Return the figures of an iteration as they follow from its schedules.
+
+    Parameters
+    ----------
+    instances, schedules
+        The instances of the iteration, and one schedule for each.
+    ideal, bound
+        Time of the iteration without a memory limit in nanoseconds, and the best known bound on it.
+    """
     rounds = [instance.rounds for instance in instances]
+    pairs = list(zip(instances, schedules, strict=True))
 
     def total(amounts: Iterable[int]) -> int:
         return sum(count * amount for count, amount in zip(rounds, amounts, strict=True))
 
     iteration = total(schedule.makespan_ns for schedule in schedules)
-    area = total(
-        schedule.makespan_ns * average_bytes(instance, schedule)
-        for instance, schedule in zip(instances, schedules, strict=True)
-    )
+    area = total(schedule.makespan_ns * average_bytes(one, schedule) for one, schedule in pairs)
     return Figures(
         iteration_ns=iteration,
         stall_ns=total(map(stall_ns, schedules)),
@@ -476,7 +479,7 @@ def _figures(
         makespan_ns=schedules[0].makespan_ns,
         peak_bytes=max(schedule.peak_bytes for schedule in schedules),
         average_bytes=area // max(iteration, 1),
-        offloaded_bytes=total(result.offloaded_bytes or 0 for result in results),
-        prefetched_bytes=total(result.prefetched_bytes or 0 for result in results),
-        pinned_bytes=max(result.pinned_bytes or 0 for result in results),
+        offloaded_bytes=total(moved_bytes(*pair, "offload") for pair in pairs),
+        prefetched_bytes=total(moved_bytes(*pair, "prefetch") for pair in pairs),
+        pinned_bytes=max(pinned_bytes(*pair) for pair in pairs),
     )

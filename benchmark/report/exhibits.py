@@ -129,7 +129,7 @@ def gap_table(evaluation: Evaluation) -> Exhibit:
     return Exhibit(
         name="gaps",
         title="Gaps from the best bound",
-        caption="Gap: (iteration - bound) / bound, with the best bound that any run proved of the problem; "
+        caption="Gap: (iteration - bound) / bound, with the best bound that any run has of the problem; "
         f"of several seeds the median. {_MEASURED} Boxes hold the middle half of the problems "
         "with a schedule, lines the median, whiskers all; at the right, the share of problems with one.",
         table=Table(header, tuple(shown)),

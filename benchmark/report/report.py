@@ -20,6 +20,7 @@ from ..output.captions import SEVERAL, caption
 from ..output.drawing import footnote, png, svg
 from ..sweeps.evaluation import evaluate
 from ..sweeps.results import COLUMNS, Results, Run, cells_of, origins
+from .checked import Checked, check_runs
 from .exhibits import Exhibit, exhibits, time_limits
 from .page import page
 from .standing import known_bounds, standing, without_run
@@ -30,14 +31,15 @@ _MOST_ORIGINS = 2
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The content of a written report: files, runs, and exhibits by name."""
+    """A written report: its files, runs and exhibits by name, and what was checked first, if it was."""
 
     files: tuple[Path, ...]
     runs: int
     exhibits: tuple[str, ...]
+    checked: Checked | None = None
 
 
-def write_report(results: Results, folder: Path, *, parquet: bool = False) -> Written:
+def write_report(results: Results, folder: Path, *, parquet: bool = False, check: bool = False) -> Written:
     """Write the report of a results file into a folder, which is created if need be.
 
     For each exhibit NAME: ``NAME.png``, ``NAME.svg``, ``NAME.csv`` and ``NAME.tex``; ``runs.csv`` with all
@@ -51,15 +53,20 @@ def write_report(results: Results, folder: Path, *, parquet: bool = False) -> Wr
         The folder of the report.
     parquet
         Whether to write ``runs.parquet`` as well.
+    check
+        Whether to hold all runs against the files beside the results first (`checked.check_runs`). By a
+        protocol, bounds then count as far as they are proven.
 
     Raises
     ------
     PebblerError
-        When there are no runs, they contradict each other, or a file cannot be written.
+        When there are no runs, they contradict each other, one is not what its files say, or a file cannot be
+        written.
     """
     if parquet:
         require_extra("pyarrow", "parquet")
-    runs, ruled = results.runs(), results.protocol()
+    checked = check_runs(results) if check else None
+    runs, ruled = results.runs() if checked is None else checked.runs, results.protocol()
     evaluation = evaluate(runs) if ruled is None else evaluate(runs, known_bounds(runs), whole=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +77,9 @@ def write_report(results: Results, folder: Path, *, parquet: bool = False) -> Wr
     short = f"{limits} {caption('Iteration times', origins(evaluation.runs, most=_MOST_ORIGINS), SEVERAL)}"
     shown: list[tuple[Exhibit, bytes]] = []
     contents: dict[str, bytes] = {"runs.csv": _csv(runs)}
-    first = [] if ruled is None else [standing(evaluation, ruled[1], without_run(evaluation, ruled[0]))]
+    first: list[Exhibit] = []
+    if ruled is not None:
+        first = [standing(evaluation, ruled[1], without_run(evaluation, ruled[0]), checked=check)]
     for exhibit in chain(first, exhibits(evaluation)):
         pictures = _pictures(exhibit, f"{exhibit.caption} {short}")
         shown.append((exhibit, pictures["svg"]))
@@ -83,7 +92,10 @@ def write_report(results: Results, folder: Path, *, parquet: bool = False) -> Wr
     for name, data in contents.items():
         write_atomically(folder / name, data)
     return Written(
-        tuple(folder / name for name in contents), len(runs), tuple(exhibit.name for exhibit, _ in shown)
+        tuple(folder / name for name in contents),
+        len(runs),
+        tuple(exhibit.name for exhibit, _ in shown),
+        checked,
     )
 
 

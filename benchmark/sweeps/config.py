@@ -191,6 +191,21 @@ def read_protocol(name: str, *, suite: str | None = None, methods: Sequence[str]
     return config
 
 
+def shipped_protocol(title: str) -> Config | None:
+    """Return the configuration of a shipped protocol, on its own suite or on another one, by its title.
+
+    Parameters
+    ----------
+    title
+        The title of the configuration that `read_protocol` returns; for another one, None is returned.
+    """
+    for name, suite in product(list_protocols(), (None, *list_suites())):
+        config = read_protocol(name, suite=suite)
+        if config.title == title:
+            return config
+    return None
+
+
 def protocol_problems(title: str) -> frozenset[str]:
     """Return the names of all problems of a shipped protocol, on its own suite or on another one.
 
@@ -204,16 +219,13 @@ def protocol_problems(title: str) -> frozenset[str]:
     frozenset of str
         As `SuiteProblem.name`; empty for another title.
     """
-    for name, suite in product(list_protocols(), (None, *list_suites())):
-        config = read_protocol(name, suite=suite)
-        if config.title == title:
-            suites = dict.fromkeys(suite for sweep in config.sweep for suite in sweep.suites)
-            return frozenset(
-                SuiteProblem(suite, member.name).name
-                for suite in suites
-                for member in members(find_suite(suite))
-            )
-    return frozenset()
+    config = shipped_protocol(title)
+    suites = () if config is None else [suite for sweep in config.sweep for suite in sweep.suites]
+    return frozenset(
+        SuiteProblem(suite, member.name).name
+        for suite in dict.fromkeys(suites)
+        for member in members(find_suite(suite))
+    )
 
 
 def settings(sweep: Sweep) -> Iterator[Setting]:

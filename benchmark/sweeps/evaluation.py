@@ -39,7 +39,7 @@ class Evaluation:
     problems
         The problems by checksum, in the order in which they were first run.
     bounds
-        The best lower bound that runs have proven or that was known before, by the solved iteration and
+        The best lower bound that runs have, or that was known before, by the solved iteration and
         memory model.
     whole
         Whether every setting is compared on every problem: one that it was not run on is one without a
@@ -127,7 +127,7 @@ def evaluate(
     kept, bounds = _settled(tuple(last.values()), known or {})
     return Evaluation(
         kept,
-        _names(dict.fromkeys(run.setting for run in kept)),
+        name_settings(dict.fromkeys(run.setting for run in kept)),
         {run.about.problem_sha256: run.about for run in kept},
         bounds,
         whole,
@@ -232,7 +232,7 @@ def solved(run: Run) -> str:
     return own_sha256(sums) if sums else about.problem_sha256
 
 
-def _names(settings: Iterable[Setting]) -> dict[Setting, str]:
+def name_settings(settings: Iterable[Setting]) -> dict[Setting, str]:
     """Name settings by their methods, and by the options that they do not all share."""
     told = {setting: _words(setting) for setting in settings}
     shared = {key for key in next(iter(told.values())) if len({words[key] for words in told.values()}) == 1}

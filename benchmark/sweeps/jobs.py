@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -132,7 +133,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     instances: tuple[str, ...] = ()
     schedules: tuple[str, ...] = ()
     trace: tuple[Point, ...] = ()
-    solve_seconds: float | None = None
+    solve_seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
     peak_rss_bytes: int | None = None
 
     @property

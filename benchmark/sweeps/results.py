@@ -15,7 +15,7 @@ from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET
@@ -64,7 +64,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     wall_seconds: float | None
     date: str
     origin: Origin
-    kernel_seconds: float | None = None
+    kernel_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
     def flat(self) -> dict[str, Any]:
         """Return all fields by name, including those of the parts."""

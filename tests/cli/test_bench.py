@@ -53,6 +53,23 @@ def test_report_tells_where_to_look(elsewhere: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == "r: 2 runs, 5 exhibits; open index.html\n"
 
 
+def test_report_checks_first(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = swept(elsewhere, TWO)
+    assert main(["report", str(path), "-o", "r", "--check"]) == 0
+    told = "schedules of 2 runs checked, 2 of 2 bounds proven"
+    assert capsys.readouterr().out == f"r: 2 runs, 5 exhibits; {told}; open index.html\n"
+    assert main(["report", str(path), "-o", "r", "--check", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["checked"] == {"schedules": 2, "proven": 2, "unproven": 0}
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE runs SET iteration_ns = iteration_ns - 1 WHERE method = 'modnn'")
+    assert main(["report", str(path), "-o", "new", "--check"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("pebbler: tiny/chain2-s1, modnn, seed 0: its row has iteration_ns ")
+    assert error.count("\n") == 1
+    assert not (elsewhere / "new").exists()
+
+
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are made in this process."""
@@ -237,6 +254,16 @@ def test_nulls_in_results_are_a_sentence(
         database.execute(f"UPDATE runs SET {column} = NULL")
     assert "is damaged" in told(capsys, "report", str(path), "-o", "r")
     assert not (elsewhere / "r").exists()
+
+
+@pytest.mark.parametrize("column", ["solve_seconds", "kernel_seconds"])
+def test_times_before_they_began_are_a_sentence(
+    column: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = swept(elsewhere, TWO)
+    with sqlite3.connect(path) as database:
+        database.execute(f"UPDATE runs SET {column} = -1")
+    assert "is damaged" in told(capsys, "report", str(path), "-o", "r")
 
 
 @pytest.mark.parametrize(

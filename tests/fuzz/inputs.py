@@ -231,7 +231,7 @@ FORMS = (
         {"--pass": ("backward",), "--picture": ("{out}",), "--device": ("k40",)},
     ),
     _form("bench {config} -o {results}", {"--jobs": ("1",), "--retry": ()}),
-    _form("report {results} -o {out}", {"--parquet": ()}),
+    _form("report {results} -o {out}", {"--parquet": (), "--check": ()}),
     _form("profile lenet --batch 1 --repeat 1 -o {out}", {"--sub-batch": ("1",), "--provider": ("cudnn",)}),
     _form("measure --smoke --out {out}", MEASURE),  # without a GPU it is refused
     _form("measure --stages solve,page --page {page} --out {out}", MEASURE),

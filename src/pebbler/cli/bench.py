@@ -65,6 +65,11 @@ def add_report(commands: argparse._SubParsersAction[Parser]) -> None:
     command.add_argument("results", type=Path, metavar="RESULTS", help="a results file of pebbler bench")
     add_output(command, "DIR")
     command.add_argument("--parquet", action="store_true", help="write all runs as Parquet, too")
+    command.add_argument(
+        "--check",
+        action="store_true",
+        help="first prove the schedules beside the results, and compare all rows with them",
+    )
 
 
 def _bench(arguments: argparse.Namespace) -> int:
@@ -121,11 +126,16 @@ def _report(arguments: argparse.Namespace) -> int:
 
     require_folder(arguments.output)
     with Results(arguments.results) as results:
-        written = write_report(results, arguments.output, parquet=arguments.parquet)
+        written = write_report(results, arguments.output, parquet=arguments.parquet, check=arguments.check)
+    checked = written.checked
     if arguments.json:
-        names = [path.name for path in written.files]
-        print_json({"runs": written.runs, "exhibits": written.exhibits, "files": names})
+        said = {"runs": written.runs, "exhibits": written.exhibits}
+        if checked is not None:
+            counts = {name: getattr(checked, name) for name in ("schedules", "proven", "unproven")}
+            said["checked"] = counts
+        print_json({**said, "files": [path.name for path in written.files]})
     else:
         told = f"{written.runs} runs, {len(written.exhibits)} exhibits"
+        told += "" if checked is None else f"; {checked}"
         print(f"{escaped(str(arguments.output))}: {told}; open index.html")
     return 0

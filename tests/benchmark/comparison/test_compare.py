@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from pebbler.benchmark.comparison import compare as compare_module
-from pebbler.benchmark.comparison.compare import compare, compare_auto, default_methods
+from pebbler.benchmark.comparison.compare import compare, compare_auto, default_methods, figures_of
 from pebbler.benchmark.comparison.plan import instances_of
 from pebbler.benchmark.comparison.result import Comparison
 from pebbler.benchmark.pictures.export import export
@@ -93,6 +93,8 @@ def test_figures_of_an_iteration_add_up_over_rounds(tight: Instance, toys: Toys,
     assert three.figures.iteration_ns == 3 * one.figures.iteration_ns
     assert three.figures.stall_ns == 3 * one.figures.stall_ns > 0
     assert three.figures.offloaded_bytes == 3 * MIB
+    ideal = round(three.figures.iteration_ns / (1 + three.figures.overhead))
+    assert figures_of(three.instances, three.schedules, ideal, three.bound) == three.figures
     assert three.figures.average_bytes == one.figures.average_bytes
     assert three.figures.pinned_bytes == one.figures.pinned_bytes
     assert three.figures.overhead == one.figures.overhead

@@ -101,6 +101,14 @@ def test_without_the_time_of_the_kernel_there_is_no_mean_in_it() -> None:
     assert "A kernel takes 0.500 s on" in standing(evaluate(runs, whole=True), RULES).caption
 
 
+def test_the_caption_says_whose_word_a_bound_is() -> None:
+    evaluation = evaluate([made("p", 100, 1.0)], whole=True)
+    assert "the best bound that a run has or that is shipped" in standing(evaluation, RULES).caption
+    caption = standing(evaluation, RULES, checked=True).caption
+    assert "the best bound that the files of the runs prove or that is shipped" in caption
+    assert "the run's own bound, too, as far as these files prove it." in caption
+
+
 def test_what_no_setting_has_run_on_is_not_solved() -> None:
     runs = [made("tiny/chain2-s0", 100, 1.0), made("tiny/chain2-s1", 100, 1.0)]
     evaluation = evaluate(runs, whole=True)

@@ -14,7 +14,13 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from pebbler.benchmark.sweeps import kernel
-from pebbler.benchmark.sweeps.config import list_protocols, read_config, read_protocol, settings
+from pebbler.benchmark.sweeps.config import (
+    list_protocols,
+    read_config,
+    read_protocol,
+    settings,
+    shipped_protocol,
+)
 from pebbler.benchmark.sweeps.jobs import Found, Setting
 from pebbler.benchmark.sweeps.protocol import Protocol
 from pebbler.benchmark.sweeps.results import Results
@@ -35,6 +41,12 @@ def test_shipped_protocols_ask_for_what_there_is() -> None:
         assert config.protocol is not None
         for sweep in config.sweep:
             assert all(setting.time_limit == 60.0 for setting in settings(sweep))
+
+
+def test_a_shipped_protocol_is_found_by_its_title() -> None:
+    for config in (read_protocol("2026"), read_protocol("2026", suite="tiny")):
+        assert shipped_protocol(config.title) == config
+    assert shipped_protocol("a protocol of mine") is None
 
 
 def test_a_protocol_may_have_another_suite_and_other_methods() -> None:
