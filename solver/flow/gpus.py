@@ -157,10 +157,11 @@ class _Proofs:
                 options = options | LinearOptions(time_limit=share * left / (len(programs) - i))
             results.append(solve_linear(program, solver=self.solver, **options))
         if all(math.isfinite(result.bound) for result in results):
-            found = sum(
+            parts = [
                 proven_ns(result.bound, len(program.cost), unit)
                 for result, (program, unit) in zip(results, programs, strict=True)
-            )
+            ]
+            found = max(sum(parts) - (len(parts) - 1), 0)  # each was rounded up, which only the sum may be
             name = name_of_bound(self._instance, bound_name(integrality, f"gpus-{self.solver}"))
             bound = Bound(found, name, certified=False)
             self.best = bound if self.best is None else self.best.raised(bound)

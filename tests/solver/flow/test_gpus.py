@@ -262,3 +262,43 @@ def test_the_last_gpu_on_the_bus_has_its_own_rest_to_do() -> None:
         bound = cluster_flow_bound(instance, range(3), integrality=whole)  # type: ignore[arg-type]
         assert bound is not None
         assert 300 < bound.lower_bound_ns <= optimum.makespan_ns
+
+
+def test_a_sum_of_bounds_is_rounded_up_once() -> None:
+    """Two GPUs get 40 bytes each over a bus of 10 a ns, and then compute for 1 ns: 9 ns.
+
+    The bound was 10 ns once: the sum of what was proven of each GPU, rounded up.
+    """
+
+    def task(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], *durations: int) -> Task:
+        algorithms = tuple(
+            Algorithm(name=f"a{time}", duration_ns=time, workspace_bytes=0) for time in durations
+        )
+        return Task(name=name, inputs=inputs, outputs=outputs, algorithms=algorithms)
+
+    instance = Instance(
+        name="once",
+        engines="duplex",
+        budget_bytes=42,
+        resident_bytes=0,
+        blocks=(
+            Block(name="b0", bytes=40, offload_ns=0, prefetch_ns=4, initially="host"),
+            Block(name="b1", bytes=1, offload_ns=0, prefetch_ns=0),
+            Block(name="b2", bytes=1, offload_ns=0, prefetch_ns=0),
+        ),
+        tasks=(task("k0", (0,), (1, 2), 0), task("k1", (), (), 1, 2, 6)),
+        cluster=Cluster(
+            gpus=2,
+            bus_bytes_per_second=10 * GB,
+            core_bytes_per_second=GB,
+            host_bytes_per_second=6 * GB,
+            gradients=(),
+        ),
+    )
+    optimum = cluster_brute_force(instance)
+    assert optimum is not None
+    assert optimum.makespan_ns == 9
+    for checkpoints in ([], [0], [1], [0, 1]):
+        bound = cluster_flow_bound(instance, checkpoints, integrality="all")
+        assert bound is not None
+        assert bound.lower_bound_ns <= 9
