@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 MODELS = {
-    "flow": (Path("docs/flow.md"), Path("solver/flow"), 59),
+    "flow": (Path("docs/flow.md"), Path("solver/flow"), 60),
     "cp-sat": (Path("docs/cp-sat.md"), Path("solver/cp_sat"), 12),
 }
 

@@ -93,10 +93,11 @@ def _on_bus_alone(instance: Instance) -> Instance:
 class Shared:
     """Rows about one GPU of a node and the mean of the others, none of which is more than the iteration.
 
+    The first row is the mean's intervals. If there is one GPU apart, its intervals are the second row, and
+    what it reaches is the last. All others are the bus.
+
     Attributes
     ----------
-    names
-        Per row, its family.
     share
         The share of the one among all GPUs; 0 if there is only the mean of all.
     moved
@@ -107,7 +108,6 @@ class Shared:
         Per row, a time beside that.
     """
 
-    names: tuple[str, ...]
     share: float
     moved: _Floats
     one: _Floats
@@ -262,15 +262,22 @@ class Extension:
             builder.entries(rows[alone.rows], point[alone.columns], alone.values)
             points.append(point)
         iteration = builder.columns(1, cost=1.0)
-        rows = builder.rows(len(shared.spare), upper=-shared.spare)
+        rows = np.concatenate(
+            [
+                builder.rows(2, upper=-shared.spare[:2], family="together"),
+                builder.rows(len(shared.spare) - 3, upper=-shared.spare[2:-1], family="bus"),
+                builder.rows(1, upper=-shared.spare[-1:], family="reach"),
+            ]
+        )
         for point, part in zip(points, shared.parts(), strict=True):
             row, column = np.nonzero(part)
             builder.entries(rows[row], point[column], part[row, column])
         builder.entries(rows, iteration, -1.0)
-        once = self.model.rows.and_then(self.families)
+        once, added = self.model.rows.and_then(self.families), builder.families
         family = {int(row): name for name, found in once.items() for row in found}
         again = [family[row] for row in range(len(alone.row_lower))]
-        return replace(self.model, linear=builder.build(), rows=once.and_then([*again, *shared.names]))
+        names = [name for name in ("together", "bus", "reach") for _ in added[name]]
+        return replace(self.model, linear=builder.build(), rows=once.and_then([*again, *names]))
 
     def shared(self, at: Reach | None, kept: Collection[int] | None = None) -> Shared:
         """(60): Return the rows that are about all GPUs: their intervals, the bus, and what `at` says.
@@ -289,18 +296,17 @@ class Extension:
         bus = [row for i, row in enumerate(self._bus_rows()) if kept is None or i in kept]
         count = len(bus) + (1 if at is None else 3)
         moved, one, others = (np.zeros((count, self.columns)) for _ in range(3))
-        spare, names = np.zeros(count), ["together"] * (1 if at is None else 2) + ["bus"] * len(bus)
+        spare = np.zeros(count)
         others[0, : self.intervals] = 1.0
-        for row, (found, rest) in enumerate(bus, start=len(names) - len(bus)):
+        for row, (found, rest) in enumerate(bus, start=1 if at is None else 2):
             moved[row], spare[row] = found, rest
         if at is not None:
             one[1, : self.intervals] = 1.0
-            names.append("reach")
             _, load, where, columns, values = next(found for found in self._copies() if found[0] == at.engine)
             moved[-1] = self._moved(load, columns, values, (where <= at.instant) == at.last)
             one[-1, slice(at.instant + 1, self.intervals) if at.last else slice(at.instant + 1)] = 1.0
         share = 0.0 if at is None else 1.0 / self.cluster.node_gpus
-        return Shared(tuple(names), share, moved, one, others, spare)
+        return Shared(share, moved, one, others, spare)
 
     def programs(self, shared: Shared, prices: _Floats) -> list[Program]:
         """Return programs of single GPUs the sum of whose least is that of the priced rows."""
