@@ -209,7 +209,7 @@ def test_where_rounds_carry_blocks_the_bound_leaves_places_free() -> None:
     assert bound.certificate is not None
     assert not check_certificate(instance, bound.certificate).reasons
     assert bound.certificate.lower_bound_ns == bound.lower_bound_ns > known
-    found = solve(instance, "flow-recompute", time_limit=4.0)
+    found = solve(instance, "flow-recompute", time_limit=8.0)
     assert found.schedule is not None
     assert known < found.lower_bound_ns <= found.schedule.makespan_ns
     assert found.bound_by.startswith("flow-recompute")
