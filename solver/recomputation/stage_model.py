@@ -66,14 +66,18 @@ class StageModel:
     ----------
     linear
         The model, in scaled units; its objective is the makespan.
-    nanoseconds
-        Nanoseconds in the model's unit of time.
+    nanoseconds, bytes
+        Nanoseconds in the model's unit of time, and bytes in that of size.
+    memory
+        The rows that are about bytes; all coefficients of the others but the costs are whole.
     choices
         The column of each algorithm, by stage and by task that may run in it, in order.
     """
 
     linear: LinearModel
     nanoseconds: float
+    bytes: float
+    memory: NDArray[np.int64]
     choices: dict[tuple[int, int], NDArray[np.int64]]
 
 
@@ -137,7 +141,8 @@ class Stages:
         for d, block in enumerate(instance.blocks):
             if instance.uses[d] or block.finally_ == "device":
                 self._add_block(d, ceil_to(block.bytes, unit) / size, rows)
-        return StageModel(builder.build(), self.ns, self.choices)
+        memory = np.array(list(rows.values()), dtype=np.int64)
+        return StageModel(builder.build(), self.ns, size, memory, self.choices)
 
     def _copies_ns(self) -> int:
         """Return the time of the copies that the program may make."""
