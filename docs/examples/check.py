@@ -2,7 +2,7 @@
 
     python check.py INSTANCE.json SCHEDULE.json
 
-Exit status: 0 valid, 1 not valid (a reason a line).
+Exit status: 0 valid, 1 not valid (a reason a line), 2 not two files of these formats.
 """
 
 import hashlib
@@ -178,12 +178,17 @@ def check(instance, schedule):
 
 
 if __name__ == "__main__":
-    data = [Path(name).read_bytes() for name in sys.argv[1:3]]
+    if len(sys.argv) != 3:
+        print("usage: python check.py INSTANCE.json SCHEDULE.json", file=sys.stderr)
+        sys.exit(2)
     try:
+        data = [Path(name).read_bytes() for name in sys.argv[1:]]
         instance, schedule = map(json.loads, data)
         reasons = check(instance, schedule)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        sys.exit(f"the files break a rule of their formats: {error!r}")
+    except (OSError, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        told = error if isinstance(error, OSError) else f"the files break a rule of their formats: {error!r}"
+        print(told, file=sys.stderr)
+        sys.exit(2)
     if schedule.get("instance_sha256") not in (None, hashlib.sha256(data[0]).hexdigest()):
         reasons.append("instance_sha256 is not the checksum of the instance's file")
     print(*reasons or ["valid"], sep="\n")

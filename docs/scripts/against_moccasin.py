@@ -69,7 +69,7 @@ def read_folder(folder: Path) -> dict[str, Instance]:
         if "_test_" in file.name:  # inference alone
             continue
         graph = instance_of_data(_ordered(file), file)
-        unit = math.gcd(*(block.bytes for block in graph.blocks))
+        unit = math.gcd(*(block.bytes for block in graph.blocks)) or 1
         blocks = tuple(replace(block, bytes=block.bytes // unit) for block in graph.blocks)
         network = file.name.partition(" ")[0].partition("_w0")[0]
         for share in SHARES:

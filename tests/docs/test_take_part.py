@@ -120,6 +120,24 @@ def test_the_short_checker_is_a_program(tight: Instance, tmp_path: Path) -> None
         assert (done.returncode, done.stdout, done.stderr) == (status, told, "")
 
 
+def test_the_short_checker_says_what_are_no_two_files_of_its_formats(tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "list.json").write_text("[]")
+    broken, other = tmp_path / "broken.json", tmp_path / "list.json"
+    for files_given, told in (
+        ((), "usage: "),
+        ((broken,), "usage: "),
+        ((broken, broken), "the files break a rule of their formats"),
+        ((other, other), "the files break a rule of their formats"),
+        ((broken, tmp_path / "absent.json"), "No such file or directory"),
+    ):
+        command = [sys.executable, "-I", "-S", str(EXAMPLES / "check.py"), *map(str, files_given)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert told in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 @pytest.mark.slow
 def test_the_checker_in_cpp_says_the_same(tight: Instance, tmp_path: Path) -> None:
     compiler = shutil.which("c++")
