@@ -107,7 +107,7 @@ def spread(instance: Instance, method: Method, limits: Limits, *, searches: bool
     best, planned = _extended(instance, plans[0], method, limits, ends, share=1.0 / len(plans))
     starts, begin = [planned], plans[0]
     for i, plan in enumerate(plans[1:], 1):
-        if best.schedule is None or best.stopped_by == "interrupted":
+        if best.schedule is None or best.stopped_by == "interrupted" or time.monotonic() >= ends:
             break
         try:
             share = 1.0 / (len(plans) - i)

@@ -27,6 +27,7 @@ from ..check import check as check_one_gpu
 from ..schedule import Kind, Operation, Schedule, Stream, as_from_files
 from .program import (
     Bus,
+    Clocks,
     Track,
     alone_ns,
     bus_load,
@@ -122,7 +123,7 @@ def _with_own_stays(instance: Instance, schedule: Schedule, reasons: list[str]) 
 class _Gradients:
     """The proof that gradients are added up whole, and weights are replaced when no operation reads them."""
 
-    def __init__(self, instance: Instance, schedule: Schedule, known: list[dict[Track, int]]) -> None:
+    def __init__(self, instance: Instance, schedule: Schedule, known: Clocks) -> None:
         self.cluster = cluster_of(instance)
         self.instance = instance
         self.operations = schedule.operations
@@ -212,7 +213,7 @@ class _Gradients:
         for q in after:
             for p in before:
                 track = track_of(self.cluster, self.operations[p])
-                if p == q or self.known[q].get(track, -1) < p:
+                if p == q or self.known.at(q, track) < p:
                     self.reasons.append(f"{self.name(q)} may start before {what}")
                     break
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+import numpy as np
 from msgspec import UNSET
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from ...instances.gpus.cluster import Cluster, Gradient
 from ...instances.instance import Instance
@@ -103,30 +106,46 @@ def part_of(schedule: Schedule, gpu: int, *streams: Stream) -> Schedule:
     )
 
 
-def clocks(cluster: Cluster, operations: Sequence[Operation]) -> list[dict[Track, int]]:
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """What has ended on each track when an operation ends.
+
+    Attributes
+    ----------
+    columns
+        The column of each track.
+    latest
+        Per operation and track, the last position of the track that has ended then; -1 if there is none.
+    """
+
+    columns: Mapping[Track, int]
+    latest: NDArray[np.int32]
+
+    def at(self, p: int, track: Track) -> int:
+        """Return the last position of a track that has ended when the operation at a position ends, or -1."""
+        return int(self.latest[p, self.columns[track]])
+
+
+def clocks(cluster: Cluster, operations: Sequence[Operation]) -> Clocks:
     """Return, per operation and track, the last position that has ended when the operation ends.
 
     On its own track, this is the operation itself. Operations of a track form a chain, so these few numbers
     answer every question of order, whatever the durations.
     """
+    tracks = [track_of(cluster, operation) for operation in operations]
+    columns = {track: column for column, track in enumerate(dict.fromkeys(tracks))}
     position = {operation.id: p for p, operation in enumerate(operations)}
-    known: list[dict[Track, int]] = []
+    latest = np.full((len(operations), len(columns)), -1, dtype=np.int32)
     last: dict[Track, int] = {}
-    for p, operation in enumerate(operations):
-        track = track_of(cluster, operation)
-        clock: dict[Track, int] = {}
+    for p, (operation, track) in enumerate(zip(operations, tracks, strict=True)):
+        row = latest[p]
         for q in (*(position[i] for i in operation.after), *([last[track]] if track in last else ())):
-            for other, latest in known[q].items():
-                if latest > clock.get(other, -1):
-                    clock[other] = latest
-        clock[track] = last[track] = p
-        known.append(clock)
-    return known
+            np.maximum(row, latest[q], out=row)
+        row[columns[track]] = last[track] = p
+    return Clocks(columns, latest)
 
 
-def gpu_programs(
-    instance: Instance, schedule: Schedule, known: Sequence[Mapping[Track, int]]
-) -> list[Schedule]:
+def gpu_programs(instance: Instance, schedule: Schedule, known: Clocks) -> list[Schedule]:
     """Return each GPU's part of a program as a schedule of `one_gpu`, with the times of the whole program.
 
     An operation waits for all operations of the same GPU that the whole program lets end before it, including
@@ -141,7 +160,7 @@ def gpu_programs(
         recent: dict[Track, int] = {}
         for p, operation in enumerate(schedule.operations):
             if operation.gpu == gpu and operation.gradient is None:
-                others = (q for track, q in known[p].items() if track != tracks[p])
+                others = (known.at(p, track) for track in recent if track != tracks[p])
                 after = tuple(sorted(latest[q] for q in others if q in latest))
                 operations.append(replace(operation, gpu=0, after=after))
                 recent[tracks[p]] = operation.id
