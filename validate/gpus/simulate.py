@@ -42,10 +42,14 @@ def simulate_cluster(
 
 @dataclass(slots=True)
 class _Traffic:
-    """The copies in flight on one bus, by position: bytes left since an instant, links and shares."""
+    """The copies in flight on one bus, by position: bytes left since an instant, links and shares.
+
+    With these shares, the first of them ends at `ends`.
+    """
 
     rate: Fraction
     since: int = 0
+    ends: int = 0
     left: dict[int, Fraction] = field(default_factory=dict)
     links: dict[int, Fraction] = field(default_factory=dict)
     shares: dict[int, Fraction] = field(default_factory=dict)
@@ -58,13 +62,14 @@ class _Traffic:
         self.since = now
 
     def share(self) -> None:
-        """Divide the bus among the copies that are in flight now."""
+        """Divide the bus among the copies that are in flight now.
+
+        A copy ends at the first whole nanosecond at which it has moved all its bytes.
+        """
         links = list(self.links.values())
         self.shares = dict(zip(self.links, fair_shares(self.rate, links), strict=True))
-
-    def next_end(self) -> int:
-        """Return the first whole nanosecond at which one of the copies has moved all its bytes."""
-        return self.since + min(math.ceil(self.left[i] / share) for i, share in self.shares.items())
+        ends = (math.ceil(self.left[i] / share) for i, share in self.shares.items())
+        self.ends = self.since + min(ends, default=0)
 
 
 class _Simulation:
@@ -93,7 +98,7 @@ class _Simulation:
             for bus in self.changed:
                 self.traffic[bus].share()
             self.changed.clear()
-            flying = {bus: traffic.next_end() for bus, traffic in self.traffic.items() if traffic.left}
+            flying = {bus: traffic.ends for bus, traffic in self.traffic.items() if traffic.left}
             instants = [*([self.fixed[0][0]] if self.fixed else []), *flying.values()]
             if not instants:
                 return self.starts, self.ends
