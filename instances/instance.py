@@ -422,6 +422,11 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Whether copies on the host take memory that ends."""
         return self.host_budget_bytes is not msgspec.UNSET
 
+    @property
+    def nothing_returns(self) -> bool:
+        """Whether no block can be copied from the host, so that second runs alone save memory."""
+        return all(block.prefetch_ns is None for block in self.blocks)
+
     @cached_property
     def has_host_work(self) -> bool:
         """Whether some task may run on the host."""

@@ -91,6 +91,10 @@ class Thresholds:
         prices.
     long
         Share of the time of the longest copy above which a copy is long, so that no copy interrupts it.
+    worth, worth_alone
+        Divisors of the time left: where there are only LPs, one that takes longer than the quotient is the
+        finest, as the next takes several times longer. The second one is for second runs without copies:
+        their search is done soon, and finer LPs prove more.
     """
 
     first: int = 16
@@ -105,6 +109,8 @@ class Thresholds:
     finding: tuple[int, ...] = (32, 48)
     choosing: int = 36
     long: float = LONG
+    worth: float = _WORTH
+    worth_alone: float = 4
 
 
 DEFAULT = Thresholds()
@@ -119,7 +125,8 @@ def thresholds_for(instance: Instance, thresholds: Thresholds = DEFAULT) -> Thre
     and where transformers run tasks again, 6 often prove as much.
     """
     if len(instance.tasks) > thresholds.large and any(task.recomputable for task in instance.tasks):
-        return replace(thresholds, first=min(thresholds.first, thresholds.first_again))
+        worth = thresholds.worth_alone if instance.nothing_returns else thresholds.worth
+        return replace(thresholds, first=min(thresholds.first, thresholds.first_again), worth=worth)
     if not instance.has_host_work or len(instance.tasks) <= thresholds.hosted:
         return thresholds
     return replace(thresholds, huge=thresholds.hosted, first_linear=thresholds.first_hosted)
@@ -211,7 +218,7 @@ def stages(
         return max(deadline - time.monotonic(), 0.0)
 
     large, linear = tasks > thresholds.large, whole == "none"
-    count, worth = min(thresholds.first, tasks), _WORTH
+    count, worth = min(thresholds.first, tasks), thresholds.worth
     if linear and tasks > thresholds.huge:
         count, worth = thresholds.first_linear, _WORTH_LINEAR
 

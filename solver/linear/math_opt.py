@@ -49,6 +49,7 @@ def solve_by_math_opt(
     from ortools.math_opt.python import mathopt
 
     whole = bool(model.integer.any())
+    algorithm = mathopt.LPAlgorithm.DUAL_SIMPLEX if model.simplex else mathopt.LPAlgorithm.BARRIER
     if whole and not takes_whole_columns(solver):
         raise PebblerError(f"solver '{solver}' takes no whole variables; use highs or scip")
     parameters = mathopt.SolveParameters(
@@ -56,9 +57,9 @@ def solve_by_math_opt(
         threads=workers if solver in ("scip", "pdlp") else None,
         random_seed=None if solver == "pdlp" else seed,
         relative_gap_tolerance=GAP if whole else None,
-        lp_algorithm=mathopt.LPAlgorithm.BARRIER if solver == "highs" and not whole else None,
+        lp_algorithm=algorithm if solver == "highs" and not whole else None,
     )
-    if solver == "highs" and whole and len(model.cost) > _LARGE:
+    if solver == "highs" and whole and len(model.cost) > _LARGE and not model.simplex:
         # the relaxation of a large FLOW takes the simplex method minutes, the interior-point method seconds
         parameters.highs.string_options["mip_lp_solver"] = "ipm"
     if solver == "glop":

@@ -37,6 +37,8 @@ class LinearModel:
         Entries of A, each position at most once.
     row_lower, row_upper
         Bounds of each row, as floats; infinite on an open side.
+    simplex
+        Whether HiGHS solves the relaxation by the dual simplex method, and not by an interior-point method.
     """
 
     cost: NDArray[np.float64]
@@ -48,6 +50,7 @@ class LinearModel:
     values: NDArray[np.float64]
     row_lower: NDArray[np.float64]
     row_upper: NDArray[np.float64]
+    simplex: bool = False
 
 
 @dataclass(frozen=True, slots=True)

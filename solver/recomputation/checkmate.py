@@ -112,7 +112,7 @@ class _Run:
         self.instance, self.limits = instance, limits
         seconds = math.inf if limits.time_limit is None else limits.time_limit
         self.deadline = time.monotonic() + seconds
-        self.alone = all(block.prefetch_ns is None for block in instance.blocks)
+        self.alone = instance.nothing_returns
         self.schedule: Schedule | None = None
         self.bound = Bound(0, "checkmate", certified=False)
         self.infeasible = False

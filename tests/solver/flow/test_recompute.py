@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -10,7 +11,7 @@ import pytest
 
 from chain import page_sized
 from pebbler.heuristics.methods import Answer, Limits
-from pebbler.heuristics.recomputation.reruns import plan_of, stages_of, unrolled, useful
+from pebbler.heuristics.recomputation.reruns import plan_of, stages_of, staying, unrolled, useful
 from pebbler.heuristics.recomputation.search import RerunSearch
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Instance
@@ -37,6 +38,16 @@ from ...samples import counts, sampled
 
 STATES = 5_000
 """Of exhaustive search; where they are not enough, the instance is left out."""
+
+
+def test_without_copies_the_relaxation_is_solved_by_the_dual_simplex_method() -> None:
+    copying = with_recomputation(Workload("resnet18", 8, "v100").instance("60%"))
+    for instance, simplex in ((copying, False), (staying(copying), True)):
+        model = recompute_model(instance, range(0, len(instance.tasks), 6), "none").linear
+        assert model.simplex == instance.nothing_returns == simplex
+        found = [solve_linear(replace(model, simplex=how)) for how in (True, False)]
+        assert [one.status for one in found] == ["optimal", "optimal"]
+        assert found[0].bound == pytest.approx(found[1].bound, rel=1e-6)
 
 
 def optimum(instance: Instance) -> int | None:

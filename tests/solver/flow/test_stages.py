@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from msgspec import UNSET
 from pebbler.cli.main import main
 from pebbler.heuristics.methods import Limits, find_method
 from pebbler.heuristics.parts import with_parts
+from pebbler.heuristics.recomputation.reruns import staying
 from pebbler.instances.files import write_instance
 from pebbler.instances.suites.tiny import plain, scaled, tiny_instance
 from pebbler.instances.transforms import in_parts, with_recomputation
@@ -232,6 +233,18 @@ def test_many_tasks_some_of_which_may_run_on_the_host_have_small_lps() -> None:
         assert finest_integrality(alone, "highs", thresholds_for(alone)) == "all"
     begun = islice(stages(200, time.monotonic() + 1000, "none", thresholds=replace(found, huge=100)), 4)
     assert [name for name, _ in map(named, begun)] == 4 * [found.first_linear]
+
+
+def test_without_copies_finer_lps_may_take_more_of_the_time() -> None:
+    copying = with_recomputation(Workload("resnet50", 8, "v100").instance("85%"))
+    found = [thresholds_for(instance) for instance in (copying, staying(copying))]
+    assert found[0] == replace(Thresholds(), first=6)
+    assert found[1] == replace(found[0], worth=Thresholds().worth_alone)
+    begun = time.monotonic()
+    for thresholds, more in zip(found, (False, True), strict=True):
+        clock = count(0, 10)  # each LP takes a tenth of the time
+        asked = stages(400, begun + 100.0, "none", 1, thresholds, lambda clock=clock: next(clock))
+        assert [stage for stage, _ in map(named, islice(asked, 3))] == ([6, 9, 13] if more else [6])
 
 
 def test_models_of_parts_grow_faster_for_they_take_less_time() -> None:
