@@ -138,8 +138,6 @@ def schedule(instance, operations, stays, method):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
-        sys.exit("usage: python baseline.py INSTANCE.json SCHEDULE.json")
     try:
         found = read(sys.argv[1])
         Path(sys.argv[2]).write_text(schedule(found, *plan(found), "baseline"))

@@ -118,9 +118,3 @@ def test_what_they_do_not_know_is_no_schedule(name: str, elsewhere: Path, tight:
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "the instance has what this program does not know\n"
     assert not (elsewhere / "s.json").exists()
-
-
-@pytest.mark.usefixtures("elsewhere")
-def test_without_files_the_baseline_says_how_to_call_it() -> None:
-    done = subprocess.run([sys.executable, "baseline.py"], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "usage: python baseline.py INSTANCE.json SCHEDULE.json\n")
