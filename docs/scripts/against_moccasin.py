@@ -22,6 +22,7 @@ from typing import Any
 import networkx as nx
 from msgspec.structs import replace
 
+from against_monet import when_reached
 from pebbler.benchmark.output.markdown import markdown, publish
 from pebbler.benchmark.sweeps.jobs import GRACE, Job, Setting
 from pebbler.benchmark.sweeps.problems import FileProblem, about
@@ -152,7 +153,7 @@ def report(runs: Sequence[Run]) -> str:
                 _more(value, mine),
                 _more(mine.found.lower_bound_ns, mine),
                 _ended(mine),
-                _reached(mine, least),
+                when_reached([mine], least),
                 _more(places.found.iteration_ns, places) if places is not None else "",
                 *(cell for run in others for cell in _cells(run)),
             )
@@ -191,15 +192,6 @@ def _ended(run: Run) -> str:
 
 def _cells(run: Run | None) -> tuple[str, str]:
     return ("", "") if run is None else (_more(run.found.iteration_ns, run), _ended(run))
-
-
-def _reached(run: Run, value: int | None) -> str:
-    """Return after how many seconds of the method a run had such a schedule."""
-    if value is None:
-        return ""
-    reached = (seconds for seconds, iteration, _ in run.found.trace if iteration and iteration <= value)
-    first = next(reached, None)
-    return "not met" if first is None else f"{first:.1f} s"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

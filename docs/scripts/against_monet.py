@@ -108,7 +108,7 @@ def _table(own: Mapping[str, Mapping[str, list[Run]]], published: Mapping[str, P
                 _figure(bound),
                 "" if value is None else percent(value / bound - 1),
                 f"{last.setting.time_limit:g} s",
-                _reached(mine, told.value),
+                when_reached(mine, told.value),
                 _over(min(places, default=None), value),
             )
         )
@@ -134,7 +134,7 @@ def _figure(figure: int | None) -> str:
     return "none" if figure is None else f"{figure:,}"
 
 
-def _reached(runs: Iterable[Run], value: int | None) -> str:
+def when_reached(runs: Iterable[Run], value: int | None) -> str:
     """Return after how many seconds of the method a run had such a schedule, the first of those that did."""
     if value is None:
         return ""
