@@ -1,8 +1,9 @@
-"""Others' ways to decide what runs again, as programs that pebbler calls as methods: what they share.
+"""Others' ways to decide, as programs that pebbler calls as methods: what they share.
 
-Each solves an instance of recomputation alone, where a task makes one block and nothing can be copied. It
-finds the order in which tasks run, some of them several times; pebbler makes a schedule of that, as of a
-schedule of its own. So all schedules stand in the same memory model, and pass the same checker.
+A `program` makes a schedule by itself. What is given to `run` solves an instance of recomputation alone,
+where a task makes one block and nothing can be copied. It finds the order in which tasks run, some of them
+several times; pebbler makes a schedule of that, as of a schedule of its own. So all schedules stand in the
+same memory model, and pass the same checker.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pebbler.solver.recomputation.stage_model import (
     runs_of,
     with_releases,
 )
-from pebbler.validate.schedule import MemoryModel, write_schedule
+from pebbler.validate.schedule import MemoryModel, Schedule, write_schedule
 
 MARGIN = 2.0
 """Seconds of the time limit that are left for the schedule."""
@@ -40,7 +41,7 @@ Find = Callable[[Instance, Limits], Sequence[int] | None]
 """Returns the tasks in the order in which they run, within the time limit; None without a solution."""
 
 
-def run(name: str, find: Find) -> None:
+def program(find: Callable[[Instance, Limits], Schedule | None]) -> None:
     """Be a program ``PROGRAM INSTANCE SCHEDULE --time-limit SECONDS``: solve, and write a schedule if any."""
     begun = time.monotonic()
     parser = argparse.ArgumentParser()
@@ -52,12 +53,24 @@ def run(name: str, find: Find) -> None:
     memory = msgspec.convert(os.environ["PEBBLER_MEMORY"], MemoryModel)
     limit = max(options.time_limit - MARGIN - (time.monotonic() - begun), 0.0)
     limits = Limits(time_limit=limit, seed=int(os.environ["PEBBLER_SEED"]), memory=memory)
-    if (order := find(instance, limits)) is not None:
+    if (schedule := find(instance, limits)) is not None:
+        write_schedule(schedule, file)
+
+
+def run(name: str, find: Find) -> None:
+    """Be such a program that finds the order in which tasks run."""
+
+    def solve(instance: Instance, limits: Limits) -> Schedule | None:
+        if (order := find(instance, limits)) is None:
+            return None
         actions = with_releases(instance, runs_of((task, 0) for task in order))
         try:
-            write_schedule(placed(instance, actions, limits).finish(name), file)
+            return placed(instance, actions, limits).finish(name)
         except Refusal as refusal:
             print(f"{name}: {refusal}")
+            return None
+
+    program(solve)
 
 
 # --- Checkmate's program ----------------------------------------------------------------------------------

@@ -320,14 +320,15 @@ def space_picture(all_known: Sequence[Known], found: dict[str, Features]) -> Fig
                     alpha=0.75,
                     linewidths=0.8,
                 )
-        _label(left, [(COLOURS[kind], "o", kind) for kind in dict.fromkeys(x.kind for x in all_known)])
+        label(left, [(COLOURS[kind], "o", kind) for kind in dict.fromkeys(x.kind for x in all_known)])
         words = [word for word in CLASSES if any(one.difficulty == word for one in all_known)]
-        _label(right, [(SHADES[word], MARKERS[word], word) for word in words])
+        label(right, [(SHADES[word], MARKERS[word], word) for word in words])
         left.set_ylabel("room: budget between the least (0) and the peak (1)")
     return figure
 
 
-def _label(axes: Axes, entries: Sequence[tuple[str, str, str]]) -> None:
+def label(axes: Axes, entries: Sequence[tuple[str, str, str]]) -> None:
+    """Give a picture of instances its axis of copies, and a legend of colours, markers and words."""
     axes.set_xscale("log")
     axes.set_xlabel("copies: all blocks once, over the time without a limit")
     axes.spines[["top", "right"]].set_visible(False)
