@@ -6,7 +6,9 @@ each of its runs, are sums, and thousands of plans are judged in the time that a
 for one of them. Only bytes are counted, as in memory without addresses.
 
 Plans change by simulated annealing, in cycles of growing length. They begin with the best plan so far, and
-with nothing that runs again, in turn: few changes lead from a plan to one that is quite different. A change
+with nothing that runs again, in turn: few changes lead from a plan to one that is quite different. Where a
+relaxation suggests a plan, every second cycle begins with that, at a lower temperature, whether or not it has
+enough memory: it is often a few changes away from a plan that is better than all known. A change
 leaves out second runs, moves one to another stage, or replaces a stay by a second run, with the runs
 of producers of its inputs to a random depth. Bytes without room count with a weight that grows while plans
 have too little memory, and falls while they have enough. Tasks may have several ways to run, which read, make
@@ -45,6 +47,9 @@ _GROWTH = 1.5
 
 _WEIGHT = 10
 """Weight of as many bytes without room as the pool has, in mean durations of tasks, at the start."""
+
+_WARM = 0.3, 0.6
+"""Parts of a cycle that are left out, in turn, where it begins with a suggested plan."""
 
 _CYCLES = 8
 """Number of cycles without a better plan after which the search is done."""
@@ -130,7 +135,8 @@ class PlanSearch:
         quickest = np.minimum.reduceat(duration, first) if tasks else duration
         self._mean = max(float(quickest[again].mean()) if len(again) else 1.0, 1.0)
         self._length = _FIRST_CYCLE * max(len(again), 1)
-        self._calm, self._from_best = 0, False
+        self._calm, self._cycles = 0, 0
+        self._suggested: tuple[Plan, Mapping[int, int]] | None = None
         room = _ROOM * max(len(again), 1)
         most = tasks + room + 1
         degree = int(np.diff(table.begin).max(initial=0))
@@ -189,16 +195,28 @@ class PlanSearch:
 
         `ways` has numbers of ways by task; others have their first one.
         """
-        state, graph = self._state, self._graph
+        state = self._state
         if len(plan) <= len(state.trial):
-            runs = sorted(stage * graph.length + k for k, stage in plan)
-            state.trial[: len(runs)] = runs
-            state.tried[:] = graph.ways[:-1]
-            for k, way in ways.items():
-                state.tried[k] += way
-            if keep(graph, state, len(runs)):
+            self._try(plan, ways)
+            if keep(self._graph, state, len(plan)):
                 self._calm = 0
             state.tried[:] = state.chosen
+
+    def suggest(self, plan: Plan, ways: Mapping[int, int] = _FIRST) -> None:
+        """Offer a plan, and begin every second cycle with it from now on, even where memory is too small."""
+        self.offer(plan, ways)
+        if len(plan) <= len(self._state.trial):
+            self._suggested = plan, ways
+            self._calm = self._cycles = 0
+            self._begin()
+
+    def _try(self, plan: Plan, ways: Mapping[int, int]) -> None:
+        """Put a plan where the next one to judge is."""
+        state, graph = self._state, self._graph
+        state.trial[: len(plan)] = sorted(stage * graph.length + k for k, stage in plan)
+        state.tried[:] = graph.ways[:-1]
+        for k, way in ways.items():
+            state.tried[k] += way
 
     def keep_to(self, part: float) -> None:
         """Go on in a part of the pool, from 0 to 1; plans that were found in another count no longer."""
@@ -227,13 +245,21 @@ class PlanSearch:
                 self._begin()
 
     def _begin(self) -> None:
-        """Begin a cycle with the best plan, or, every second time, with nothing that runs again."""
+        """Begin a cycle: with the best plan and with nothing that runs again in turn, or as was suggested."""
         state = self._state
-        self._from_best = not self._from_best
+        self._cycles += 1
+        number, odd = divmod(self._cycles, 2)
         state.counts[AT] = 0
-        count = int(state.counts[BEST]) if self._from_best and state.counts[TIME] >= 0 else 0
-        state.trial[:count] = state.best[:count]
-        state.tried[:] = state.kept
+        if odd and self._suggested is not None:
+            plan, ways = self._suggested
+            self._try(plan, ways)
+            count = len(plan)
+            state.counts[AT] = int(_WARM[number % 2] * self._length)
+        else:
+            from_best = odd if self._suggested is None else number % 2
+            count = int(state.counts[BEST]) if from_best and state.counts[TIME] >= 0 else 0
+            state.trial[:count] = state.best[:count]
+            state.tried[:] = state.kept
         set_off(self._graph, state, count)
 
 

@@ -18,7 +18,7 @@ from ..search.descents import Descents
 from ..search.program import lifetimes_of
 from .alone import PlanSearch
 from .reruns import Plan, unrolled
-from .search import ALONE, LEAST, NARROWER, QUICKER, WIDER, Point, RerunSearch
+from .search import ALONE, LEAST, NARROWER, QUICKER, WIDER, Point, RerunSearch, offered
 
 _LITTLE, _MUCH = 0.25, 0.75
 """Shares of the work for the search without addresses: once there is a program with addresses, and before."""
@@ -75,7 +75,7 @@ class ContiguousRerunSearch(RerunSearch):
         super().offer_plan(plan, guide)
         self._relaxed.offer_plan(plan, guide)
         if self._plans is not None:
-            self._plans.offer(plan)
+            offered(self._plans, plan, guide)
 
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
         """Continue both searches, as `RerunSearch.run` does."""

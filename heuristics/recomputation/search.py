@@ -8,7 +8,7 @@ judged by a short search that starts from the evictions of the plan before it. T
 continued. A descent that has found nothing better for long gives way to another one.
 
 Where nothing can be copied and memory has no addresses, another search (`alone`) finds plans many times as
-quickly, and has most of the time.
+quickly, and no others are tried.
 
 Importing this module imports Numba.
 """
@@ -128,6 +128,14 @@ class Point:
         return maker[chosen], stage[chosen], after[chosen], until[chosen]
 
 
+def offered(plans: PlanSearch, plan: Plan, guide: Guide | None) -> None:
+    """Offer a plan to a search for plans alone; one with a guide is a model's, and is suggested."""
+    if guide is None:
+        plans.offer(plan)
+    else:
+        plans.suggest(plan)
+
+
 class RerunSearch:
     """A local search over what runs again, and transfers, that can be stopped and continued.
 
@@ -203,10 +211,10 @@ class RerunSearch:
     @property
     def done(self) -> bool:
         """Whether the search has gone on for long without a better program."""
-        if self._alone is not None and not self._alone.done:
-            return False
-        calm = self._tried - self._best_at >= _PATIENCE * self._candidates
-        return calm and (self.best.excess > 0 or self.best.search.done)
+        polished = self.best.excess > 0 or self.best.search.done
+        if self._alone is not None:
+            return polished and self._alone.done
+        return polished and self._tried - self._best_at >= _PATIENCE * self._candidates
 
     @property
     def round(self) -> int:
@@ -236,10 +244,11 @@ class RerunSearch:
         """Start from second runs, and from a guide to transfers for the instance in which they are tasks.
 
         The first plan with a guide begins a descent, and so does what is better than all plans of this
-        descent. Others are tried for a moment, and those with a guide begin descents later.
+        descent. Others are tried for a moment, and those with a guide begin descents later. A plan with a
+        guide is a suggestion to the search for plans alone.
         """
         if self._alone is not None:
-            self._alone.offer(plan)
+            offered(self._alone, plan, guide)
         point = self.point(plan, guide)
         first = guide is not None and not self._offered
         if guide is not None:
@@ -260,13 +269,15 @@ class RerunSearch:
             work -= share
         goal = self._polished + self._explored + work
         while self._polished + self._explored < goal and time.monotonic() < until:
-            polishes = self._polished <= self._explored or not self._candidates
+            polishes = self._alone is not None or self._polished <= self._explored or not self._candidates
             if self.best.excess:
                 self._relieve()
             elif polishes and not self.best.search.done:
                 self._polish(until - time.monotonic(), goal)
-            else:
+            elif self._alone is None:
                 self._step()
+            else:
+                break  # plans say all
 
     def _plan(self, alone: PlanSearch, seconds: float, work: int) -> None:
         """Look for a plan alone; take it if its program is the best."""
