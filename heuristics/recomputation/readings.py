@@ -335,9 +335,9 @@ class ReadingSearch:
         chosen = algorithms_of(start)
         self._consider(self.readings.of(lambda k: chosen[k, k]), plan_of(start), lambda *_: None)
 
-    def offer_plan(self, reading: Reading, plan: Plan, guide: Guide) -> None:
+    def offer_plan(self, reading: Reading, plan: Plan, guide: Guide | None) -> None:
         """Start from a reading, from second runs, and from a guide to transfers in the reading's instance."""
-        if self._plans is not None:
+        if self._plans is not None and guide is not None:
             self._plans.suggest(plan, self._ways(reading))
         self._consider(reading, plan, lambda *_: guide)
 

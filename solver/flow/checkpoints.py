@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...heuristics.gaps import Gap
+from ...heuristics.recomputation.reruns import Plan, unrolled
 from ...instances.instance import Instance
 from ...instances.memory import fastest, footprint, live_bytes
 from ..linear.model import LinearResult
-from .model import FlowModel
+from .model import FlowModel, PricedModel
 from .versions import stays
 
 _PRICE = 1e-7
@@ -167,6 +168,22 @@ class _Course(NamedTuple):
     until: int
     offload_ns: float
     prefetch_ns: float
+
+
+def dearest(model: PricedModel, duals: NDArray[np.float64]) -> list[int]:
+    """Return the checkpoints whose memory has a price in an LP, in order."""
+    prices = -duals[model.memory_rows].reshape(-1, 2).min(axis=1)
+    return [k for k, price in zip(model.checkpoints, prices, strict=True) if price > _PRICE]
+
+
+def crowded(instance: Instance, plan: Plan, count: int) -> list[int]:
+    """Return the stages in which a plan of second runs has most bytes too much in memory, at most so many."""
+    again = unrolled(instance, plan)
+    excess: dict[int, int] = {}
+    for (_, stage), live in zip(again.runs, live_bytes(again.instance), strict=True):
+        if live > instance.pool_bytes:
+            excess[stage] = max(excess.get(stage, 0), live - instance.pool_bytes)
+    return sorted(excess, key=lambda stage: (-excess[stage], stage))[:count]
 
 
 def hot_checkpoints(instance: Instance, count: int, share: float = 0.5) -> list[int]:

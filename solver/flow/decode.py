@@ -103,7 +103,7 @@ def _last(true: NDArray[np.bool_]) -> int:
 
 def decided(instance: Instance, model: RecomputeModel, values: NDArray[np.float64]) -> tuple[Plan, Guide]:
     """Return the second runs of a solution, and a guide to the transfers beside them."""
-    plan = useful(instance, _plan(instance, model, values))
+    plan = plan_in(instance, model, values)
     again = unrolled(instance, plan)
     algorithms = [by_speed(task)[0] for task in again.instance.tasks]
     for i, (k, t) in enumerate(again.runs):
@@ -134,7 +134,7 @@ def decided(instance: Instance, model: RecomputeModel, values: NDArray[np.float6
     )
 
 
-def _plan(instance: Instance, model: RecomputeModel, values: NDArray[np.float64]) -> Plan:
+def plan_in(instance: Instance, model: RecomputeModel, values: NDArray[np.float64]) -> Plan:
     """Return the second runs of a solution, each right before a task that reads what it makes.
 
     A task runs again as often as all intervals together say, rounded: a solution without whole columns makes
@@ -160,7 +160,7 @@ def _plan(instance: Instance, model: RecomputeModel, values: NDArray[np.float64]
                 plan.add((k, reading[at]))
                 for d in instance.tasks[k].inputs:
                     read[d].add(reading[at])
-    return frozenset(plan)
+    return useful(instance, plan)
 
 
 def _number(instance: Instance, d: int, since: Run | None) -> int:

@@ -37,12 +37,12 @@ from ..steady import settle
 from .checkpoints import Checkpoints
 from .decode import guide_of
 from .model import FlowModel, bound_name, flow_model, proven
-from .stages import DEFAULT, ROUNDS, Stage, Tiling, finest_integrality, stages, thresholds_for
+from .stages import DEFAULT, ROUNDS, Stage, Tiling, finest_integrality, stages, thresholds_for, tightens
 from .states import hosted_of, run_on_host
 from .windows import Windows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
@@ -299,12 +299,10 @@ class FlowRun:
     def answer(self) -> Answer:
         """Run until done, until the time limit or until Ctrl-C; return the best schedule and bound."""
         stopped_by = "done"
-        rounds = self.rounds if self.refines else 1
         try:
             with LinearWorker(self.limits.solver) as worker:
                 self._start()
-                tasks = len(self.instance.tasks)
-                for stage in stages(tasks, self.deadline, self.whole, rounds, self.thresholds, self._clock):
+                for stage in self._stages():
                     if self._met() or self._late():
                         break
                     if isinstance(stage, Tiling):
@@ -320,14 +318,15 @@ class FlowRun:
                 stopped_by = "time limit"
         except KeyboardInterrupt:
             stopped_by = "interrupted"
-        best = self._schedule()
-        return Answer(
-            best,
-            self.reason if best is None and stopped_by != "interrupted" else stopped_by,
-            self.bound.lower_bound_ns,
-            self.bound.bound_by,
-            self.bound.certificate,
-        )
+        best, bound = self._schedule(), self.bound
+        if best is None and stopped_by != "interrupted":
+            stopped_by = self.reason
+        return Answer(best, stopped_by, bound.lower_bound_ns, bound.bound_by, bound.certificate)
+
+    def _stages(self) -> Iterator[Stage | Tiling]:
+        tasks, rounds = len(self.instance.tasks), self.rounds if self.refines else 1
+        priced, thresholds = tightens(self.modelled, self.limits.solver), self.thresholds
+        return stages(tasks, self.deadline, self.whole, rounds, thresholds, self._clock, priced=priced)
 
     def _new_search(self) -> LocalSearch | AnyRerunSearch | None:
         from ...heuristics.search.contiguous import new_search  # with it comes Numba

@@ -23,7 +23,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Unpack
 
 import numpy as np
@@ -287,6 +287,8 @@ class _Model:
             owners.append(np.full(builder.row_count - before_it, version.block))
         before_it = builder.row_count
         survival_rows = self._what_is_nowhere_is_made_again()
+        if self.integrality == "all" and instance.nothing_returns:
+            self._runs_between_have_room()
         owners.append(np.full(builder.row_count - before_it, -1))
         return RecomputeModel(
             # without copies, the interior-point method takes up to ten times as long; with them, it is faster
@@ -635,6 +637,47 @@ class _Model:
         """Return both instants of a task that is a checkpoint."""
         j = interval_of(self.checkpoints, k)
         return (j - 1, j) if j % 2 else ()
+
+    def _runs_between_have_room(self) -> None:
+        """Add (61) and (62) for first and second runs between two checkpoints.
+
+        Where nothing returns, what is in memory before and after them is there all the time, or made again.
+        """
+        for i, (last, following) in enumerate(pairwise(self.checkpoints), 1):
+            kept = []
+            for (d, number), columns in self.versions.items():
+                at = 2 * i - 1 - columns.first
+                if 0 <= at < len(columns.present) - 1:
+                    made = number == 1 and d in self.given.tasks[self.given.writers[d][0]].outputs
+                    again = self.again.get((self.given.writers[d][0], 2 * i)) if made else None
+                    kept.append((d, self._is_kept(columns.present[at : at + 2], again)))
+            for k in range(last + 1, following):
+                self._has_room_beside(k, None, kept)
+            for (k, j), again in self.again.items():
+                if j == 2 * i:
+                    self._has_room_beside(k, again, kept)
+
+    def _is_kept(self, present: Sequence[int], again: int | None) -> int:
+        """(61): What is present at both ends of an interval, and not made again in it, is kept."""
+        (kept,) = self.builder.columns(1, upper=1.0).tolist()
+        row = self.builder.rows(1, lower=-1.0, family="kept")
+        self.builder.entries(row, [kept, *([] if again is None else [again])], 1.0)
+        self.builder.entries(row, present, -1.0)
+        return int(kept)
+
+    def _has_room_beside(self, k: int, again: int | None, kept: Sequence[tuple[int, int]]) -> None:
+        """(62): What a run needs, a second one with `again`, fits beside the kept bytes of other blocks."""
+        instance, task = self.instance, self.instance.tasks[k]
+        needs = footprint(instance, k) + min(algorithm.workspace_bytes for algorithm in task.algorithms)
+        others = [(column, instance.blocks[d].bytes) for d, column in kept if d not in task.blocks]
+        if not others:
+            return  # it fits alone
+        columns, sizes = zip(*others, strict=True)
+        room = instance.pool_bytes - (needs if again is None else 0)
+        row = self.builder.rows(1, upper=room / self.size, family="beside")
+        self.builder.entries(row, columns, np.array(sizes, dtype=float) / self.size)
+        if again is not None:
+            self.builder.entries(row, again, needs / self.size)
 
 
 def _versions(instance: Instance) -> Iterator[_Version]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace as replace_fields
 from typing import TYPE_CHECKING
@@ -18,13 +19,13 @@ from ...instances.instance import Instance
 from ...validate.check import check
 from ...validate.schedule import Schedule
 from ..linear.model import LinearModel, LinearResult
-from ..linear.worker import begin_solver, load_solver
+from ..linear.worker import LinearWorker, begin_solver, load_solver
 from ..packing.pack import load_packing
 from ..steady import settle
 from .decode import decided
 from .method import RULES, SECONDS, FlowRun, flow
 from .recompute import RecomputeModel, proven_with_reruns, recompute_model
-from .stages import DEFAULT, Stage, refine_bound
+from .stages import DEFAULT, Stage, refine_bound, tightened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from ...heuristics.recomputation.readings import AnyRerunSearch, ReadingSearch
     from ...heuristics.recomputation.search import RerunSearch
 
+
+_log = logging.getLogger(__name__)
 
 FRAMEWORKS = ("torch-memory-budget", "checkpoint-layers")
 """Rules of frameworks whose schedules the search starts from as well."""
@@ -198,6 +201,8 @@ class RecomputeRun(FlowRun):
     ----------
     proves
         Whether bounds of its models hold for the instance that was asked for.
+    relaxation
+        The last LP, and its solution.
     """
 
     name = "flow-recompute"
@@ -205,6 +210,7 @@ class RecomputeRun(FlowRun):
     proves = True
     turn = 0.2  # of the time left: each plan is a program of its own, so that a round may take minutes
     reruns: RerunSearch | None = None
+    relaxation: tuple[RecomputeModel, LinearResult] | None = None
     rules = ("modnn", "memonger-rule", "superneurons-rule", "knapsack-rule", *FRAMEWORKS)
 
     def _new_search(self) -> AnyRerunSearch | None:
@@ -227,18 +233,37 @@ class RecomputeRun(FlowRun):
         model = recompute_model(self.modelled, checkpoints, stage.integrality)
         return model.linear, lambda result: self._decide(stage, model, result)
 
+    def _solve(self, worker: LinearWorker, stage: Stage) -> None:
+        if not stage.priced:
+            super()._solve(worker, stage)
+            return
+        assert self.relaxation is not None  # each such stage follows an LP
+        ends = time.monotonic() + stage.time_limit
+
+        def solved(model: LinearModel) -> LinearResult | None:
+            left = ends - time.monotonic()
+            return None if left <= 0 or self._met() or self._late() else self._solved(worker, model, left)
+
+        for model, result in tightened(self.modelled, *self.relaxation, solved):
+            self._decide(stage, model, result)
+            self._tell()
+            _log.info("%s: %d checkpoints with a price: %s", self.name, len(model.checkpoints), self)
+
     def _decide(self, stage: Stage, model: RecomputeModel, result: LinearResult) -> None:
         """Use what the solver has proven, and guide the search by its solution."""
+        if stage.integrality == "none":
+            self.relaxation = model, result
         found = proven_with_reruns(self.modelled, result, model, stage.integrality, self.limits.solver)
         if found is not None and self.proves:
             self.bound = self.bound.raised(found)
-        if result.values is not None and stage.integrality == self.whole:
-            self._guide(model, result.values)
+        if result.values is not None and (stage.priced or stage.integrality == self.whole):
+            self._guide(model, result.values, suggest=not stage.priced)
 
-    def _guide(self, model: RecomputeModel, values: NDArray[np.float64]) -> None:
-        """Guide the search by a solution."""
+    def _guide(self, model: RecomputeModel, values: NDArray[np.float64], *, suggest: bool) -> None:
+        """Guide the search by a solution, or only offer its plan, which leaves out most of memory."""
         if self.reruns is not None:
-            self.reruns.offer_plan(*decided(self.modelled, model, values))
+            plan, guide = decided(self.modelled, model, values)
+            self.reruns.offer_plan(plan, guide if suggest else None)
 
 
 class ReadingRun(RecomputeRun):
@@ -276,7 +301,7 @@ class ReadingRun(RecomputeRun):
         found = super()._ruled(rule)
         return None if found is None else self.readings.restored(self.plain, found)
 
-    def _guide(self, model: RecomputeModel, values: NDArray[np.float64]) -> None:
+    def _guide(self, model: RecomputeModel, values: NDArray[np.float64], *, suggest: bool) -> None:
         if self.searched_readings is None:
             return
         chosen = {k: max(of, key=lambda a: float(values[of[a]])) for k, of in model.choices.items()}
@@ -288,8 +313,8 @@ class ReadingRun(RecomputeRun):
         }
         # what nobody reads is left out of the reading, and so may be the algorithm that makes it
         plain = replace_fields(model, choices={k: of for k, of in choices.items() if of})
-        decisions = decided(self.readings.instance(reading, self.modelled), plain, values)
-        self.searched_readings.offer_plan(reading, *decisions)
+        plan, guide = decided(self.readings.instance(reading, self.modelled), plain, values)
+        self.searched_readings.offer_plan(reading, plan, guide if suggest else None)
 
 
 class _Alone(RecomputeRun):

@@ -20,10 +20,11 @@ from ..linear.available import require_linear_solver
 from ..linear.facade import solve_linear
 from ..linear.model import LinearModel, LinearOptions, LinearResult, takes_whole_columns
 from ..linear.worker import LinearWorker
-from .checkpoints import Checkpoints
+from .checkpoints import Checkpoints, crowded, dearest
+from .decode import plan_in
 from .gpus import cluster_flow_bound
 from .model import Integrality, bound_name, flow_model, proven
-from .recompute import recompute_bound
+from .recompute import RecomputeModel, proven_with_reruns, recompute_model
 from .unbroken import LONG
 from .windows import Windows
 
@@ -50,6 +51,14 @@ checkpoints.
 The model with more has as many checkpoints as the finer LPs of `Thresholds.finding`, and is built if there is
 time for it.
 """
+
+_TIGHTEN, _TIGHTEN_SECONDS, _TIGHTEN_LAST = 3.0, 1.0, 0.5
+"""How long whole models on the checkpoints of an LP that have a price may take: so many times as long as the
+LP, and so many seconds in any case; after the finest LP, a share of the time left.
+"""
+
+_MORE = 2
+"""Number of checkpoints that a whole model has more than the one before, whose plan has no room there."""
 
 _WORTH, _WORTH_LINEAR = 25, 4
 """Divisors of the time left: an LP that takes longer than the quotient is the finest, as the next takes
@@ -137,7 +146,8 @@ class Stage:
     """A model to solve: its number of checkpoints, its whole variables, and its time limit in seconds.
 
     `windowed` says whether the model uses what is known of windows. `leads` says whether the next checkpoints
-    follow from its solution. `unbroken` says whether long copies are not interrupted.
+    follow from its solution. `unbroken` says whether long copies are not interrupted. `priced`: the models of
+    `tightened` in the place of one on so many checkpoints; the time limit is for all.
     """
 
     count: int
@@ -146,6 +156,7 @@ class Stage:
     windowed: bool = False
     leads: bool = True
     unbroken: bool = False
+    priced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +176,59 @@ def finest_integrality(instance: Instance, solver: str, thresholds: Thresholds =
 
     With thousands of tasks, no variable can: after a minute, a whole model is then no better than its
     relaxation. Parts of tensors approximate evictions of any size, so that evictions are left continuous.
-    With second runs of many tasks, a whole model proves after a minute hardly more than its relaxation.
+    With second runs of many tasks, a whole model proves after a minute hardly more than its relaxation. Where
+    nothing else saves memory, `tightened` has whole models on few checkpoints.
     """
     again = any(task.recomputable for task in instance.tasks)
     huge = len(instance.tasks) > (thresholds.large if again else thresholds.huge)
-    if huge or not takes_whole_columns(solver):
+    if huge or not takes_whole_columns(solver) or tightens(instance, solver):
         return "none"
     return "algorithms" if in_parts(instance) else "all"
+
+
+def tightens(instance: Instance, solver: str) -> bool:
+    """Return whether second runs alone save memory, so that `tightened` has models of an instance."""
+    again = any(task.recomputable for task in instance.tasks)
+    return again and instance.nothing_returns and not in_parts(instance) and takes_whole_columns(solver)
+
+
+def tightened(
+    instance: Instance,
+    model: RecomputeModel,
+    result: LinearResult,
+    solve: Callable[[LinearModel], LinearResult | None],
+) -> Iterator[tuple[RecomputeModel, LinearResult]]:
+    """Solve whole models on few checkpoints: those to which an LP gives a price, and what solutions ask for.
+
+    Where nothing returns, memory has a price at a few tasks only, and a whole model on these is solved in the
+    time of the LP. Its plan of second runs may have no room somewhere else. Checkpoints there come to it, two
+    at a time, until there is room everywhere that checkpoints can see.
+
+    Parameters
+    ----------
+    instance
+        An instance that `tightens`; where what tasks read is to be chosen, there is one model.
+    model, result
+        A relaxation and its solution.
+    solve
+        Solves a model; None where there is no time left.
+
+    Yields
+    ------
+    RecomputeModel, LinearResult
+        Each model with its solution. One that is not solved to the end is the last.
+    """
+    spots, known = [] if result.duals is None else dearest(model, result.duals), list[int]()
+    while spots != known:
+        whole = recompute_model(instance, spots, "all")
+        found = solve(whole.linear)
+        if found is None:
+            return
+        yield whole, found
+        if found.values is None or found.status != "optimal" or instance.reads_vary:
+            return
+        plan = plan_in(instance, whole, found.values)
+        known, spots = spots, sorted({*spots, *crowded(instance, plan, _MORE)})
 
 
 def stages(
@@ -181,6 +238,8 @@ def stages(
     rounds: int = ROUNDS,
     thresholds: Thresholds = DEFAULT,
     clock: Callable[[], float] = time.monotonic,
+    *,
+    priced: bool = False,
 ) -> Iterator[Stage | Tiling]:
     """Yield models from coarse to fine, so that the bound rises as much as the time allows.
 
@@ -212,6 +271,8 @@ def stages(
     clock
         A clock of the time of LPs: where they alternate with a search, it stands still for the search. The
         time between other stages counts as that of the models.
+    priced
+        Whether whole models on checkpoints that have a price follow each LP, where there are only LPs else.
     """
 
     def left() -> float:
@@ -239,8 +300,14 @@ def stages(
             for _ in range(1 if last else rounds):
                 began = clock()
                 yield Stage(fine, "none", left() if last and linear else share * left(), leads=linear)
-                share = _SHARE
-                if last or (clock() - began) * worth > left():
+                share, took = _SHARE, clock() - began
+                done = last or took * worth > left()
+                if priced:
+                    limit = _TIGHTEN_LAST * left()
+                    if not done:
+                        limit = min(limit, max(_TIGHTEN * took, _TIGHTEN_SECONDS))
+                    yield Stage(fine, "all", limit, leads=False, priced=True)
+                if done:
                     return
             fine = min(max(fine * 3 // 2, fine + 1), tasks)
 
@@ -370,22 +437,43 @@ def refine_bound(
     if memory == "paged":
         instance = in_pages(instance)
     options = LinearOptions(workers=workers, seed=seed, log=log)
-    other = None
-    if again:
-        other = recompute_bound
-    elif instance.cluster is not UNSET:
-        other = cluster_flow_bound
-    windows = Windows(instance, whole) if other is None else None
+    shared = instance.cluster is not UNSET and not again
+    windows = None if again or shared else Windows(instance, whole)
     chosen = Checkpoints(instance)
+    relaxation: list[tuple[RecomputeModel, LinearResult]] = []
 
     def solve(model: LinearModel, seconds: float) -> LinearResult:
         return solve_linear(model, solver=solver, **(options | LinearOptions(time_limit=seconds)))
 
+    def solved(stage: Stage) -> Iterator[tuple[RecomputeModel, LinearResult]]:
+        """Yield the models of a stage where tasks may run again, with their solutions."""
+        if stage.priced:
+            ends = time.monotonic() + stage.time_limit
+            yield from tightened(
+                instance,
+                *relaxation[-1],
+                lambda model: None if (left := ends - time.monotonic()) <= 0 else solve(model, left),
+            )
+            return
+        model = recompute_model(instance, chosen.choose(stage.count), stage.integrality)
+        relaxation.append((model, solve(model.linear, stage.time_limit)))
+        yield relaxation[-1]
+
+    def bounds(stage: Stage) -> Iterator[Bound | None]:
+        how = stage.integrality
+        if again:
+            for model, result in solved(stage):
+                yield proven_with_reruns(instance, result, model, how, solver)
+        else:
+            yield bound(stage)
+
     def bound(stage: Stage) -> Bound | None:
         checkpoints, how = chosen.choose(stage.count), stage.integrality
-        if other is not None:
+        if shared:
             limit = LinearOptions(time_limit=stage.time_limit)
-            return other(instance, checkpoints, integrality=how, solver=solver, **(options | limit))
+            return cluster_flow_bound(
+                instance, checkpoints, integrality=how, solver=solver, **(options | limit)
+            )
         known = windows.known if stage.windowed and windows is not None else ()
         model = flow_model(instance, checkpoints, how, known, unbroken=stage.unbroken, long=thresholds.long)
         result = solve(model.linear, stage.time_limit)
@@ -393,17 +481,19 @@ def refine_bound(
             chosen.learn(model, result)
         return proven(instance, result, model, bound_name(how, solver))
 
-    rounds = 1 if other is not None else ROUNDS
-    for stage in stages(len(instance.tasks), deadline, whole, rounds, thresholds):
+    rounds, priced = 1 if windows is None else ROUNDS, tightens(instance, solver)
+    for stage in stages(len(instance.tasks), deadline, whole, rounds, thresholds, priced=priced):
         if shortest_ns is not None and best.meets(shortest_ns):
             break
         if isinstance(stage, Tiling):
             if windows is not None:
                 windows.prove(stage.length, stage.time_limit, solve, ends=stage.ends)
             continue
-        found = bound(stage)
-        before = best
-        best = best if found is None else best.raised(found)
-        if best.lower_bound_ns > before.lower_bound_ns and on_better is not None:
-            on_better(best)
+        for found in bounds(stage):
+            before = best
+            best = best if found is None else best.raised(found)
+            if best.lower_bound_ns > before.lower_bound_ns and on_better is not None:
+                on_better(best)
+            if shortest_ns is not None and best.meets(shortest_ns):
+                break
     return best

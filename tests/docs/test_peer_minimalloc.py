@@ -17,7 +17,8 @@ from peer_minimalloc import blocks_of, find
 STAND_IN = """#!{python}
 import csv, sys
 flags = dict(word.lstrip("-").split("=") for word in sys.argv[1:])
-assert flags.keys() == {{"capacity", "timeout", "input", "output"}} and float(flags["timeout"].rstrip("s")) > 0
+assert flags.keys() == {{"capacity", "timeout", "input", "output"}}
+assert float(flags["timeout"].rstrip("s")) > 0
 with open(flags["input"]) as file:
     buffers = [{{key: int(cell) for key, cell in row.items()}} for row in csv.DictReader(file)]
 if {refuse}:

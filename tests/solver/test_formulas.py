@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 MODELS = {
-    "flow": (Path("docs/flow.md"), Path("solver/flow"), 60),
+    "flow": (Path("docs/flow.md"), Path("solver/flow"), 62),
     "cp-sat": (Path("docs/cp-sat.md"), Path("solver/cp_sat"), 12),
 }
 

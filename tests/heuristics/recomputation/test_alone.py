@@ -12,6 +12,7 @@ from numpy.random import default_rng
 from pebbler.heuristics.methods import Limits
 from pebbler.heuristics.recomputation.alone import PlanSearch, is_alone
 from pebbler.heuristics.recomputation.readings import Readings
+from pebbler.heuristics.recomputation.reruns import staying
 from pebbler.heuristics.recomputation.search import RerunSearch, makers_of
 from pebbler.heuristics.recomputation.takeovers import without_takeovers
 from pebbler.heuristics.recomputation.unrolling import overwrites_of
@@ -21,9 +22,14 @@ from pebbler.instances.memory import unlimited_peak, with_budget
 from pebbler.instances.suites.generators import Knobs, generate
 from pebbler.instances.suites.shapes import Layered
 from pebbler.instances.suites.tiny import recomputing, scaled, without_copies
+from pebbler.instances.transforms import with_recomputation
 from pebbler.instances.units import PAGE_BYTES
+from pebbler.instances.workload import Workload
 from pebbler.solver.exhaustive.brute_force import brute_force
+from pebbler.solver.flow.decode import plan_in
+from pebbler.solver.flow.recompute import recompute_model
 from pebbler.solver.flow.recompute_method import flow_recompute
+from pebbler.solver.linear.facade import solve_linear
 from pebbler.validate.check import check
 
 from ...adversary.instances import Shape, adversarial, with_own_inputs, with_own_outputs, with_takeovers
@@ -119,6 +125,21 @@ def test_the_same_seed_gives_the_same_plan_however_it_is_stopped() -> None:
     while twice.time_ns is None or twice.time_ns > (once.time_ns or math.inf):
         assert not twice.done
         twice.run(work=100_000)
+
+
+def test_cycles_begin_with_what_a_relaxation_suggests_even_if_memory_is_too_small_for_it() -> None:
+    instance = staying(with_recomputation(Workload("resnet18", 8, "v100").instance("60%")))
+    model = recompute_model(instance, range(0, len(instance.tasks), 3), "none")
+    values = solve_linear(model.linear).values
+    assert values is not None
+    alike, led = search_of(instance, seed=1), search_of(instance, seed=1)
+    led.suggest(plan_in(instance, model, values))
+    assert led.time_ns is None
+    for search in (alike, led):
+        search.run(work=300_000)
+    assert alike.time_ns is not None
+    assert led.time_ns is not None
+    assert led.time_ns < alike.time_ns
 
 
 def test_a_plan_that_is_offered_is_where_the_search_goes_on() -> None:

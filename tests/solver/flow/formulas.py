@@ -867,7 +867,7 @@ def _windows(model: Rows, windows: Sequence[tuple[int, int, int]]) -> None:
 def with_second_runs(
     instance: Instance, checkpoints: Sequence[int], integrality: str, ns: float, size: float
 ) -> Rows:
-    """FLOW with second runs, of (1), (2), (4) to (7), (30) to (36), (41), (42) and (52) to (59)."""
+    """FLOW with second runs, of (1), (2), (4) to (7), (30) to (36), (41), (42), (52) to (59), (61), (62)."""
     given, instance = instance, _least(instance)
     model = Rows(instance, checkpoints, ns, size, given)
     n, m = len(instance.tasks), len(checkpoints)
@@ -889,6 +889,9 @@ def with_second_runs(
             _version_with_second_runs(model, b, number, again, integrality == "all", in_memory, out, back)
     for t in range(0, 2 * m, 2):
         _survival(model, t, again)
+    if integrality == "all" and all(block.prefetch_ns is None for block in instance.blocks):
+        for j in range(2, 2 * m, 2):
+            _room_between(model, j, again)
     for t in range(2 * m):
         room = (instance.pool_bytes - model.footprint(checkpoints[t // 2])) / size
         model.row("memory", [*model.workspace_of(t // 2), *in_memory[t]], high=room)
@@ -939,6 +942,35 @@ def _survival(model: Rows, t: int, again: set[tuple[int, int]]) -> None:
         if b in lost:
             runs = [(("zeta", makers[b], j), 1.0) for j in range(t + 1, 2 * m + 1)]
             model.row("made again", [*runs, (("omega", b, t), -1.0)], 0.0)  # (56)
+
+
+def _room_between(model: Rows, j: int, again: set[tuple[int, int]]) -> None:
+    """What stays for the whole of an interval leaves room for each run in it."""
+    instance, size = model.instance, model.size
+    kept = {}
+    for b in range(len(instance.blocks)):
+        writers = model.writers(b)
+        for v in ((b, number) for number in range(len(writers) + 1)):
+            if ("pi", v, j - 1) in model.columns and ("pi", v, j) in model.columns:
+                kept[v] = ("kappa", v, j)
+                model.column(kept[v])
+                at_ends = [(("pi", v, j - 1), -1.0), (("pi", v, j), -1.0)]
+                again_there = v[1] == 1 and b in (model.given or instance).tasks[writers[0]].outputs
+                made = [(("zeta", writers[0], j), 1.0)] if again_there else []
+                model.row("kept", [(kept[v], 1.0), *made, *at_ends], -1.0)  # (61)
+    before, after = model.checkpoints[j // 2 - 1 : j // 2 + 1]
+    runs = [(k, False) for k in range(before + 1, after)] + [(k, True) for k, i in again if i == j]
+    for k, second in runs:
+        beside = [
+            (name, instance.blocks[v[0]].bytes / size)
+            for v, name in kept.items()
+            if v[0] not in instance.tasks[k].blocks
+        ]
+        needs = model.footprint(k) + min(one.workspace_bytes for one in instance.tasks[k].algorithms)
+        if beside:
+            own = [(("zeta", k, j), needs / size)] if second else []
+            room = instance.pool_bytes - (0 if second else needs)
+            model.row("beside", [*beside, *own], high=room / size)  # (62)
 
 
 def _may_run_again(model: Rows) -> set[tuple[int, int]]:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from pebbler.instances.instance import Instance
-from pebbler.instances.suites.tiny import tiny_instance, twisted
+from pebbler.instances.suites.tiny import recomputing, tiny_instance, twisted, without_copies
 from pebbler.instances.transforms import split_parts, with_recomputation
 from pebbler.instances.workload import Workload
 from pebbler.solver.flow.checkpoints import hot_checkpoints
@@ -52,6 +52,7 @@ def tiny(first: int) -> list[Instance]:
     return [
         *map(tiny_instance, seeds),
         *islice(again, 3),
+        *(without_copies(recomputing(seed)) for seed in seeds),
         *map(twisted, seeds),
         *(hostile_instance(Random(seed), most_tasks=4) for seed in seeds),
         with_recomputation(Workload("lenet", 1 + first, "k40").instance("Mmin+20%")),
@@ -80,7 +81,7 @@ def test_the_rows_are_those_of_the_page(first: int) -> None:
                 model = flow_model(instance, checkpoints, "all", unbroken=True)
                 units = model.nanoseconds, model.bytes
                 seen += agree(flow(instance, checkpoints, "all", *units, long=1 / 3), model)
-    assert len(seen) == 34
+    assert len(seen) == 36
     assert min(seen.values()) >= 5
 
 

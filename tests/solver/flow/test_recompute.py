@@ -8,6 +8,7 @@ from functools import partial
 from typing import Literal
 
 import pytest
+from numpy.random import default_rng
 
 from chain import page_sized
 from pebbler.heuristics.methods import Answer, Limits
@@ -15,17 +16,27 @@ from pebbler.heuristics.recomputation.reruns import plan_of, stages_of, staying,
 from pebbler.heuristics.recomputation.search import RerunSearch
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Instance
-from pebbler.instances.suites.tiny import plain, recomputing, twisted, without_parts
+from pebbler.instances.suites.generators import Knobs, generate
+from pebbler.instances.suites.shapes import Layered
+from pebbler.instances.suites.tiny import (
+    plain,
+    recomputing,
+    scaled,
+    twisted,
+    without_copies,
+    without_parts,
+)
 from pebbler.instances.transforms import with_link, with_recomputation
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import best_bound, compute_bound
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.flow import recompute_method
 from pebbler.solver.flow.decode import decided
 from pebbler.solver.flow.model import Integrality, flow_bound
-from pebbler.solver.flow.recompute import recompute_bound, recompute_model
+from pebbler.solver.flow.recompute import proven_with_reruns, recompute_bound, recompute_model
 from pebbler.solver.flow.recompute_method import flow_recompute
-from pebbler.solver.flow.stages import refine_bound
+from pebbler.solver.flow.stages import refine_bound, tightened
 from pebbler.solver.linear.facade import solve_linear
 from pebbler.solver.solve import solve
 from pebbler.validate.bounds.certificate import check_certificate
@@ -81,6 +92,54 @@ def test_every_choice_of_checkpoints_bounds_from_below(seeds: range) -> None:
                     met += bound.lower_bound_ns == best
     assert solved >= 2
     assert met >= 0.8 * solved
+
+
+@pytest.mark.parametrize("seeds", sampled(range(8), range(0, 80, 8)))
+def test_so_does_every_choice_where_nothing_returns(seeds: range) -> None:
+    """There, memory counts between checkpoints as well."""
+    solved = 0
+    for seed in seeds:
+        instance = without_copies(recomputing(seed))
+        try:
+            best = optimum(instance)
+        except TimeoutError:
+            continue
+        for checkpoints in (range(0, len(instance.tasks), 2), range(1, len(instance.tasks), 3)):
+            bound = recompute_bound(instance, checkpoints, integrality="all")
+            if best is not None and bound is not None:
+                assert bound.lower_bound_ns <= best
+                solved += 1
+    assert solved >= 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whole_models_on_few_checkpoints_prove_what_a_search_finds(seed: int) -> None:
+    knobs = Knobs(
+        backward=False, recomputable_percent=100, transfer_percent=0, fast_percent=0, slack_percent=60
+    )
+    instance = generate("layered", Layered(size=40, width=5), knobs, default_rng(seed))
+    model = recompute_model(instance, range(len(instance.tasks)), "none")
+    result = solve_linear(model.linear)
+    relaxed = proven_with_reruns(instance, result, model, "none", "highs")
+    proven = []
+    for whole, solution in tightened(instance, model, result, partial(solve_linear, time_limit=60.0)):
+        bound = proven_with_reruns(instance, solution, whole, "all", "highs")
+        assert bound is not None
+        assert len(whole.checkpoints) < 6
+        proven.append(bound.lower_bound_ns)
+    search = RerunSearch(scaled(instance, size=PAGE_BYTES), "paged")
+    search.run(work=300_000)
+    assert relaxed is not None
+    assert search.makespan_ns is not None
+    assert relaxed.lower_bound_ns < max(proven) <= search.makespan_ns < 1.00001 * max(proven)
+
+
+def test_without_time_no_whole_model_is_solved() -> None:
+    instance = staying(with_recomputation(Workload("lenet", 64, "k40").instance("1.2xMmin")))
+    model = recompute_model(instance, range(len(instance.tasks)), "none")
+    result = solve_linear(model.linear)
+    assert list(tightened(instance, model, result, lambda _: None)) == []
+    assert list(tightened(instance, model, replace(result, duals=None), solve_linear)) == []
 
 
 @pytest.mark.parametrize("count", counts(5, 20))

@@ -35,6 +35,7 @@ from pebbler.solver.flow.stages import (
     refine_bound,
     stages,
     thresholds_for,
+    tightens,
 )
 from pebbler.validate.bounds.certificate import check_certificate
 
@@ -194,7 +195,8 @@ def test_a_method_with_a_search_tells_stages_of_its_models_time_alone(
 ) -> None:
     took: list[tuple[float, float]] = []
 
-    def timed(*arguments: Any) -> Iterator[Stage]:
+    def timed(*arguments: Any, priced: bool) -> Iterator[Stage]:
+        assert not priced
         clock: Callable[[], float] = arguments[-1]
         began, since = time.monotonic(), clock()
         yield Stage(4, "none", 1.0)
@@ -217,6 +219,27 @@ def test_what_is_whole_depends_on_parts_and_on_second_runs_of_many_tasks() -> No
     again = [finest_integrality(with_recomputation(one), "highs") for one in (few, many)]
     assert again == ["all", "none"]
     assert finest_integrality(few, "glop") == "none"
+    alone = staying(with_recomputation(few))
+    assert finest_integrality(alone, "highs") == "none"  # whole models are on few checkpoints
+    assert [tightens(one, "highs") for one in (few, with_recomputation(few), alone)] == [False, False, True]
+    assert not tightens(alone, "glop")
+
+
+def test_whole_models_on_checkpoints_with_a_price_follow_each_lp() -> None:
+    """They may take three times as long as their LP; after the finest, half of the time is theirs."""
+
+    def asked(seconds: int, most: int | None) -> list[tuple[int, str, int]]:
+        clock = count(0, seconds)  # what each LP takes
+        until = time.monotonic() + 100.0
+        found = stages(400, until, "none", 1, Thresholds(worth=4), lambda: next(clock), priced=True)
+        return [
+            (stage.count, stage.integrality, round(stage.time_limit))
+            for stage in islice(found, most)
+            if isinstance(stage, Stage) and stage.priced == (stage.integrality == "all")
+        ]
+
+    assert asked(10, 4) == [(16, "none", 60), (16, "all", 30), (24, "none", 30), (24, "all", 30)]
+    assert asked(30, None) == [(16, "none", 60), (16, "all", 50)]
 
 
 def test_many_tasks_some_of_which_may_run_on_the_host_have_small_lps() -> None:
