@@ -207,8 +207,7 @@ class PlanSearch:
         self.offer(plan, ways)
         if len(plan) <= len(self._state.trial):
             self._suggested = plan, ways
-            self._calm = self._cycles = 0
-            self._begin()
+            self._calm = 0
 
     def _try(self, plan: Plan, ways: Mapping[int, int]) -> None:
         """Put a plan where the next one to judge is."""
@@ -228,13 +227,16 @@ class PlanSearch:
         self._calm = 0
         set_off(self._graph, self._state, count)
 
-    def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
-        """Continue until so many runs have been judged, or some seconds have passed."""
-        until = time.monotonic() + seconds
-        while work > 0 and time.monotonic() < until:
+    def run(self, seconds: float = math.inf, work: int = 100_000, *, cycle: bool = False) -> None:
+        """Continue until so many runs have been judged, or some seconds have passed.
+
+        With `cycle`, also until a cycle has ended: before its end, plans are seldom good.
+        """
+        until, cycles = time.monotonic() + seconds, self._cycles
+        while (work > 0 or (cycle and self._cycles == cycles)) and time.monotonic() < until:
             state = self._state
             known = state.counts[TIME]
-            share = min(work, _CHUNK) // int(state.counts[RUNS]) + 1
+            share = (min(work, _CHUNK) if work > 0 else _CHUNK) // int(state.counts[RUNS]) + 1
             plans = min(share, self._length - int(state.counts[AT]))
             work -= anneal(self._graph, state, plans, self._length, self._mean)
             if state.counts[TIME] != known:

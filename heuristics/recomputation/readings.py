@@ -335,10 +335,8 @@ class ReadingSearch:
         chosen = algorithms_of(start)
         self._consider(self.readings.of(lambda k: chosen[k, k]), plan_of(start), lambda *_: None)
 
-    def offer_plan(self, reading: Reading, plan: Plan, guide: Guide | None) -> None:
+    def offer_plan(self, reading: Reading, plan: Plan, guide: Guide) -> None:
         """Start from a reading, from second runs, and from a guide to transfers in the reading's instance."""
-        if self._plans is not None and guide is not None:
-            self._plans.suggest(plan, self._ways(reading))
         self._consider(reading, plan, lambda *_: guide)
 
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
@@ -420,14 +418,11 @@ class ReadingSearch:
         last = last_stages(attempt.instance)
         plan = useful(attempt.instance, ((k, t) for k, t in plan if k < t <= last[k]))
         if self._plans is not None:
-            self._plans.offer(plan, self._ways(reading))
+            self._plans.offer(plan, dict(zip(self.readings.tasks, reading, strict=True)))
         attempt.search.offer_plan(plan, guide(attempt.instance, plan))
         self._search(attempt)
         if attempt.cost < self._best.cost:
             self._best, self._calm = attempt, False
-
-    def _ways(self, reading: Reading) -> dict[int, int]:
-        return dict(zip(self.readings.tasks, reading, strict=True))
 
     def _another(self) -> Reading | None:
         """Return the best reading with some changes, one that has not been tried since that was found."""

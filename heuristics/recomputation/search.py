@@ -69,6 +69,9 @@ ALONE, QUICKER = 0.8, 12
 """Share of the time for plans alone, where they say all; how many runs are judged then in the time of one."""
 
 
+_LONG_TURN = 1_000_000
+"""Number of runs from which on a turn of plans alone does not end within a first cycle."""
+
 NARROWER, WIDER, LEAST = 0.01, 0.004, 0.5
 """How much of the pool less, or more, plans alone have next; the least part that they have."""
 
@@ -282,7 +285,7 @@ class RerunSearch:
     def _plan(self, alone: PlanSearch, seconds: float, work: int) -> None:
         """Look for a plan alone; take it if its program is the best."""
         known = alone.time_ns
-        alone.run(seconds, QUICKER * work)
+        alone.run(seconds, QUICKER * work, cycle=QUICKER * work >= _LONG_TURN)
         if alone.time_ns != known:
             point = self.point(alone.best(), None)
             if point.cost < self.best.cost:

@@ -166,19 +166,24 @@ def _rerun_prices(
 
 
 def recompute_model(
-    instance: Instance, checkpoints: Sequence[int], integrality: Integrality
+    instance: Instance, checkpoints: Sequence[int], integrality: Integrality, *, between: bool = False
 ) -> RecomputeModel:
     """Build FLOW with recomputation on some checkpoints.
+
+    With `between`, memory counts at the runs between two checkpoints as well, by (61) and (62). That is for
+    few checkpoints, and for instances in which nothing returns from the host.
 
     Raises
     ------
     ValueError
-        When a checkpoint is no task, or tasks may run on the host.
+        When a checkpoint is no task, or tasks may run on the host; with `between`, when a block may return.
     """
     if instance.has_host_work:
         raise ValueError("FLOW with second runs does not cover tasks that may run on the host")
+    if between and not instance.nothing_returns:
+        raise ValueError("what is there before and after a run may be away meanwhile, as blocks may return")
     least = with_least_reads(instance)
-    return _Model(instance, least, tuple(tasks_of(instance, checkpoints)), integrality).build()
+    return _Model(instance, least, tuple(tasks_of(instance, checkpoints)), integrality, between).build()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +210,7 @@ class _Model:
     instance: Instance
     checkpoints: tuple[int, ...]
     integrality: Integrality
+    between: bool
     builder: ModelBuilder = field(default_factory=ModelBuilder, init=False)
     choices: dict[int, dict[int, int]] = field(default_factory=dict, init=False)
     optional: dict[tuple[int, int], dict[int, list[int]]] = field(default_factory=dict, init=False)
@@ -287,7 +293,7 @@ class _Model:
             owners.append(np.full(builder.row_count - before_it, version.block))
         before_it = builder.row_count
         survival_rows = self._what_is_nowhere_is_made_again()
-        if self.integrality == "all" and instance.nothing_returns:
+        if self.between:
             self._runs_between_have_room()
         owners.append(np.full(builder.row_count - before_it, -1))
         return RecomputeModel(

@@ -22,7 +22,7 @@ from ..linear.model import LinearModel, LinearResult
 from ..linear.worker import LinearWorker, begin_solver, load_solver
 from ..packing.pack import load_packing
 from ..steady import settle
-from .decode import decided
+from .decode import decided, plan_in
 from .method import RULES, SECONDS, FlowRun, flow
 from .recompute import RecomputeModel, proven_with_reruns, recompute_model
 from .stages import DEFAULT, Stage, refine_bound, tightened
@@ -256,14 +256,19 @@ class RecomputeRun(FlowRun):
         found = proven_with_reruns(self.modelled, result, model, stage.integrality, self.limits.solver)
         if found is not None and self.proves:
             self.bound = self.bound.raised(found)
-        if result.values is not None and (stage.priced or stage.integrality == self.whole):
-            self._guide(model, result.values, suggest=not stage.priced)
+        if result.values is None:
+            return
+        if (
+            stage.priced and self.reruns is not None
+        ):  # on few checkpoints: a plan that may have too little memory
+            self.reruns.offer_plan(plan_in(self.modelled, model, result.values), None)
+        elif stage.integrality == self.whole:
+            self._guide(model, result.values)
 
-    def _guide(self, model: RecomputeModel, values: NDArray[np.float64], *, suggest: bool) -> None:
-        """Guide the search by a solution, or only offer its plan, which leaves out most of memory."""
+    def _guide(self, model: RecomputeModel, values: NDArray[np.float64]) -> None:
+        """Guide the search by a solution."""
         if self.reruns is not None:
-            plan, guide = decided(self.modelled, model, values)
-            self.reruns.offer_plan(plan, guide if suggest else None)
+            self.reruns.offer_plan(*decided(self.modelled, model, values))
 
 
 class ReadingRun(RecomputeRun):
@@ -301,7 +306,7 @@ class ReadingRun(RecomputeRun):
         found = super()._ruled(rule)
         return None if found is None else self.readings.restored(self.plain, found)
 
-    def _guide(self, model: RecomputeModel, values: NDArray[np.float64], *, suggest: bool) -> None:
+    def _guide(self, model: RecomputeModel, values: NDArray[np.float64]) -> None:
         if self.searched_readings is None:
             return
         chosen = {k: max(of, key=lambda a: float(values[of[a]])) for k, of in model.choices.items()}
@@ -313,8 +318,8 @@ class ReadingRun(RecomputeRun):
         }
         # what nobody reads is left out of the reading, and so may be the algorithm that makes it
         plain = replace_fields(model, choices={k: of for k, of in choices.items() if of})
-        plan, guide = decided(self.readings.instance(reading, self.modelled), plain, values)
-        self.searched_readings.offer_plan(reading, plan, guide if suggest else None)
+        decisions = decided(self.readings.instance(reading, self.modelled), plain, values)
+        self.searched_readings.offer_plan(reading, *decisions)
 
 
 class _Alone(RecomputeRun):

@@ -52,7 +52,7 @@ The model with more has as many checkpoints as the finer LPs of `Thresholds.find
 time for it.
 """
 
-_TIGHTEN, _TIGHTEN_SECONDS, _TIGHTEN_LAST = 3.0, 1.0, 0.5
+_TIGHTEN, _TIGHTEN_SECONDS, _TIGHTEN_LAST = 1.5, 1.0, 0.3
 """How long whole models on the checkpoints of an LP that have a price may take: so many times as long as the
 LP, and so many seconds in any case; after the finest LP, a share of the time left.
 """
@@ -189,7 +189,8 @@ def finest_integrality(instance: Instance, solver: str, thresholds: Thresholds =
 def tightens(instance: Instance, solver: str) -> bool:
     """Return whether second runs alone save memory, so that `tightened` has models of an instance."""
     again = any(task.recomputable for task in instance.tasks)
-    return again and instance.nothing_returns and not in_parts(instance) and takes_whole_columns(solver)
+    chosen = instance.reads_vary or in_parts(instance)
+    return again and instance.nothing_returns and not chosen and takes_whole_columns(solver)
 
 
 def tightened(
@@ -207,7 +208,7 @@ def tightened(
     Parameters
     ----------
     instance
-        An instance that `tightens`; where what tasks read is to be chosen, there is one model.
+        An instance that `tightens`.
     model, result
         A relaxation and its solution.
     solve
@@ -220,12 +221,12 @@ def tightened(
     """
     spots, known = [] if result.duals is None else dearest(model, result.duals), list[int]()
     while spots != known:
-        whole = recompute_model(instance, spots, "all")
+        whole = recompute_model(instance, spots, "all", between=True)
         found = solve(whole.linear)
         if found is None:
             return
         yield whole, found
-        if found.values is None or found.status != "optimal" or instance.reads_vary:
+        if found.values is None or found.status != "optimal":
             return
         plan = plan_in(instance, whole, found.values)
         known, spots = spots, sorted({*spots, *crowded(instance, plan, _MORE)})
@@ -451,13 +452,13 @@ def refine_bound(
             ends = time.monotonic() + stage.time_limit
             yield from tightened(
                 instance,
-                *relaxation[-1],
+                *relaxation[0],
                 lambda model: None if (left := ends - time.monotonic()) <= 0 else solve(model, left),
             )
             return
         model = recompute_model(instance, chosen.choose(stage.count), stage.integrality)
-        relaxation.append((model, solve(model.linear, stage.time_limit)))
-        yield relaxation[-1]
+        relaxation[:] = [(model, solve(model.linear, stage.time_limit))]
+        yield relaxation[0]
 
     def bounds(stage: Stage) -> Iterator[Bound | None]:
         how = stage.integrality

@@ -865,7 +865,13 @@ def _windows(model: Rows, windows: Sequence[tuple[int, int, int]]) -> None:
 
 
 def with_second_runs(
-    instance: Instance, checkpoints: Sequence[int], integrality: str, ns: float, size: float
+    instance: Instance,
+    checkpoints: Sequence[int],
+    integrality: str,
+    ns: float,
+    size: float,
+    *,
+    between: bool = False,
 ) -> Rows:
     """FLOW with second runs, of (1), (2), (4) to (7), (30) to (36), (41), (42), (52) to (59), (61), (62)."""
     given, instance = instance, _least(instance)
@@ -889,7 +895,7 @@ def with_second_runs(
             _version_with_second_runs(model, b, number, again, integrality == "all", in_memory, out, back)
     for t in range(0, 2 * m, 2):
         _survival(model, t, again)
-    if integrality == "all" and all(block.prefetch_ns is None for block in instance.blocks):
+    if between:
         for j in range(2, 2 * m, 2):
             _room_between(model, j, again)
     for t in range(2 * m):

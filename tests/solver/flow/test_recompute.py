@@ -105,11 +105,17 @@ def test_so_does_every_choice_where_nothing_returns(seeds: range) -> None:
         except TimeoutError:
             continue
         for checkpoints in (range(0, len(instance.tasks), 2), range(1, len(instance.tasks), 3)):
-            bound = recompute_bound(instance, checkpoints, integrality="all")
+            model = recompute_model(instance, checkpoints, "all", between=True)
+            bound = proven_with_reruns(instance, solve_linear(model.linear), model, "all", "highs")
             if best is not None and bound is not None:
                 assert bound.lower_bound_ns <= best
                 solved += 1
     assert solved >= 2
+
+
+def test_where_blocks_return_what_is_between_checkpoints_may_be_away() -> None:
+    with pytest.raises(ValueError, match="blocks may return"):
+        recompute_model(recomputing(0), [], "all", between=True)
 
 
 @pytest.mark.parametrize("seed", range(4))
