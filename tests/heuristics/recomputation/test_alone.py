@@ -136,7 +136,7 @@ def test_cycles_begin_with_what_a_relaxation_suggests_even_if_memory_is_too_smal
     led.suggest(plan_in(instance, model, values))
     assert led.time_ns is None
     for search in (alike, led):
-        for _ in range(2):
+        for _ in range(3):
             search.run(work=1, cycle=True)
     assert alike.time_ns is not None
     assert led.time_ns is not None
