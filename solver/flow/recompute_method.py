@@ -203,6 +203,8 @@ class RecomputeRun(FlowRun):
         Whether bounds of its models hold for the instance that was asked for.
     relaxation
         The last LP, and its solution.
+    unsolved
+        Whether the last whole model on checkpoints with a price was not solved to the end.
     """
 
     name = "flow-recompute"
@@ -211,6 +213,7 @@ class RecomputeRun(FlowRun):
     turn = 0.2  # of the time left: each plan is a program of its own, so that a round may take minutes
     reruns: RerunSearch | None = None
     relaxation: tuple[RecomputeModel, LinearResult] | None = None
+    unsolved = False
     rules = ("modnn", "memonger-rule", "superneurons-rule", "knapsack-rule", *FRAMEWORKS)
 
     def _new_search(self) -> AnyRerunSearch | None:
@@ -237,6 +240,8 @@ class RecomputeRun(FlowRun):
         if not stage.priced:
             super()._solve(worker, stage)
             return
+        if self.unsolved and not stage.last:
+            return
         assert self.relaxation is not None  # each such stage follows an LP
         ends = time.monotonic() + stage.time_limit
 
@@ -245,6 +250,7 @@ class RecomputeRun(FlowRun):
             return None if left <= 0 or self._met() or self._late() else self._solved(worker, model, left)
 
         for model, result in tightened(self.modelled, *self.relaxation, solved):
+            self.unsolved = result.status != "optimal"
             self._decide(stage, model, result)
             self._tell()
             _log.info("%s: %d checkpoints with a price: %s", self.name, len(model.checkpoints), self)

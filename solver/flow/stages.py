@@ -147,7 +147,8 @@ class Stage:
 
     `windowed` says whether the model uses what is known of windows. `leads` says whether the next checkpoints
     follow from its solution. `unbroken` says whether long copies are not interrupted. `priced`: the models of
-    `tightened` in the place of one on so many checkpoints; the time limit is for all.
+    `tightened` in the place of one on so many checkpoints; the time limit is for all. `last` says whether
+    these are the last of their kind; others may be left out after one that was not solved to the end.
     """
 
     count: int
@@ -157,6 +158,7 @@ class Stage:
     leads: bool = True
     unbroken: bool = False
     priced: bool = False
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +309,7 @@ def stages(
                     limit = _TIGHTEN_LAST * left()
                     if not done:
                         limit = min(limit, max(_TIGHTEN * took, _TIGHTEN_SECONDS))
-                    yield Stage(fine, "all", limit, leads=False, priced=True)
+                    yield Stage(fine, "all", limit, leads=False, priced=True, last=done)
                 if done:
                     return
             fine = min(max(fine * 3 // 2, fine + 1), tasks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -31,13 +31,20 @@ from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import best_bound, compute_bound
 from pebbler.solver.exhaustive.brute_force import brute_force
+from pebbler.solver.flow import method as flow_method
 from pebbler.solver.flow import recompute_method
 from pebbler.solver.flow.decode import decided
 from pebbler.solver.flow.model import Integrality, flow_bound
-from pebbler.solver.flow.recompute import proven_with_reruns, recompute_bound, recompute_model
-from pebbler.solver.flow.recompute_method import flow_recompute
-from pebbler.solver.flow.stages import refine_bound, tightened
+from pebbler.solver.flow.recompute import (
+    RecomputeModel,
+    proven_with_reruns,
+    recompute_bound,
+    recompute_model,
+)
+from pebbler.solver.flow.recompute_method import RecomputeRun, flow_recompute
+from pebbler.solver.flow.stages import Stage, refine_bound, tightened
 from pebbler.solver.linear.facade import solve_linear
+from pebbler.solver.linear.model import LinearResult
 from pebbler.solver.solve import solve
 from pebbler.validate.bounds.certificate import check_certificate
 from pebbler.validate.check import check
@@ -138,6 +145,31 @@ def test_whole_models_on_few_checkpoints_prove_what_a_search_finds(seed: int) ->
     assert relaxed is not None
     assert search.makespan_ns is not None
     assert relaxed.lower_bound_ns < max(proven) <= search.makespan_ns < 1.00001 * max(proven)
+
+
+def test_after_a_whole_model_that_takes_too_long_only_the_last_one_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The search has the time of those between."""
+    instance = staying(with_recomputation(Workload("lenet", 64, "k40").instance("1.2xMmin")))
+    asked: list[bool] = []
+
+    def given(*_: object, **__: object) -> Iterator[Stage]:
+        for last in (False, False, True):
+            yield Stage(4, "none", 1.0)
+            yield Stage(4, "all", 1.0, priced=True, last=last)
+
+    def cut_short(
+        _: Instance, model: RecomputeModel, result: LinearResult, solve: object
+    ) -> Iterator[tuple[RecomputeModel, LinearResult]]:
+        asked.append(callable(solve))
+        yield model, replace(result, status="feasible")
+
+    monkeypatch.setattr(flow_method, "stages", given)
+    monkeypatch.setattr(recompute_method, "tightened", cut_short)
+    monkeypatch.setattr(RecomputeRun, "_met", lambda _: False)
+    RecomputeRun(instance, Limits(2.0)).answer()
+    assert asked == [True, True]
 
 
 def test_without_time_no_whole_model_is_solved() -> None:

@@ -236,6 +236,7 @@ def test_whole_models_on_checkpoints_with_a_price_follow_each_lp() -> None:
             (stage.count, stage.integrality, round(stage.time_limit))
             for stage in islice(found, most)
             if isinstance(stage, Stage) and stage.priced == (stage.integrality == "all")
+            if stage.last == (stage.priced and most is None)
         ]
 
     assert asked(10, 4) == [(16, "none", 60), (16, "all", 15), (24, "none", 30), (24, "all", 15)]
