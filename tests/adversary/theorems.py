@@ -29,6 +29,7 @@ from pebbler.heuristics.methods import Limits, Refusal, list_methods
 from pebbler.heuristics.parts import with_parts
 from pebbler.instances.instance import Algorithm, Instance, Task
 from pebbler.instances.memory import least_budget, with_budget
+from pebbler.instances.suites.tiny import without_copies
 from pebbler.instances.transforms import in_pages, in_parts
 from pebbler.solver.bounds import best_bound, compute_bound, critical_path_bound, single_peak_bound
 from pebbler.solver.cp_sat.model import solve_divisible
@@ -37,7 +38,7 @@ from pebbler.solver.exhaustive.gpus import cluster_brute_force
 from pebbler.solver.flow.families import Window
 from pebbler.solver.flow.gpus import cluster_flow_bound
 from pebbler.solver.flow.model import Integrality, bound_name, flow_model, proven
-from pebbler.solver.flow.recompute import recompute_bound
+from pebbler.solver.flow.recompute import proven_with_reruns, recompute_bound, recompute_model
 from pebbler.solver.flow.stages import Thresholds, refine_bound
 from pebbler.solver.flow.windows import Windows
 from pebbler.solver.gradient_bounds import gradient_bound_ns
@@ -660,6 +661,31 @@ def flow_with_second_runs(case: Case) -> Iterator[Claim]:
     if bound.certificate is not None:
         assert not check_certificate(case.instance, bound.certificate).reasons
         yield Claim("certified", bound.certificate.lower_bound_ns, possible, again)
+
+
+def _staying(rng: Random) -> Instance:
+    """Return an instance in which nothing can be copied, nor has to be."""
+    instance = without_copies(adversarial(rng, Shape(tasks=6, blocks=5, reruns=True)))
+    blocks = tuple(
+        msgspec.structs.replace(block, finally_="anywhere") if block.finally_ == "host" else block
+        for block in instance.blocks
+    )
+    return msgspec.structs.replace(instance, blocks=blocks)
+
+
+@theorem("docs/flow.md", _staying, without=("host_work",))
+def room_between_checkpoints(case: Case) -> Iterator[Claim]:
+    """Nothing returns from the host, and tasks may run again where the instance says so. FLOW with second
+    runs and whole columns, in which each run between two checkpoints fits beside what is kept there, has an
+    optimum of at most the makespan of every schedule."""
+    checkpoints, possible = case.checkpoints(), case.optimum
+    if len(checkpoints) < 2 or not case.instance.nothing_returns:
+        return
+    model = recompute_model(case.instance, checkpoints, "all", between=True)
+    bound = proven_with_reruns(case.instance, solve_linear(model.linear), model, "all", "highs")
+    if bound is not None:
+        kept = "beside" in model.rows
+        yield Claim(f"{bound.bound_by} at {checkpoints}", bound.lower_bound_ns, possible, kept)
 
 
 @theorem(
