@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 from matplotlib import colormaps, style
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from pebbler.benchmark.output.drawing import png
@@ -124,7 +125,7 @@ def winners_picture(evaluation: Evaluation, protocol: Protocol) -> Figure:
     """Draw where instances lie by room and copies, coloured by the winner."""
     best = winners(evaluation, protocol)
     names = [name for name, _ in Counter(best.values()).most_common()]
-    colours = [colormaps[name](index) for name, size in PALETTES for index in range(size)]
+    colours = [to_hex(colormaps[name](index)) for name, size in PALETTES for index in range(size)]
     palette = dict(zip(names, colours, strict=False))
     with style.context("default"):
         figure = Figure(figsize=(9.0, 5.2), dpi=150, layout="constrained")
