@@ -80,12 +80,12 @@ def places() -> dict[str, tuple[str, float, float]]:
 
 def by_kind(evaluation: Evaluation, protocol: Protocol) -> str:
     """Return how many instances of each kind each setting has solved, as Markdown."""
-    kinds = {key: places()[_name(evaluation, key)][0] for key in evaluation.problems}
-    rows = []
+    found, rows = places(), []
+    kinds = {key: found[_name(evaluation, key)][0] for key in evaluation.problems}
+    total = Counter(kinds.values())
     for setting, name in evaluation.settings.items():
         solved = Counter(kinds[key] for key, after in _solved(evaluation, protocol, setting).items() if after)
-        rows.append((name, *(str(solved[kind] or "") for kind in dict.fromkeys(kinds.values()))))
-    total = Counter(kinds.values())
+        rows.append((name, *(str(solved[kind] or "") for kind in total)))
     rows.append(("of", *map(str, total.values())))
     return markdown(("setting", *total), rows)
 
@@ -123,15 +123,16 @@ def winners(evaluation: Evaluation, protocol: Protocol) -> dict[str, str]:
 
 def winners_picture(evaluation: Evaluation, protocol: Protocol) -> Figure:
     """Draw where instances lie by room and copies, coloured by the winner."""
-    best = winners(evaluation, protocol)
-    names = [name for name, _ in Counter(best.values()).most_common()]
+    best, found = winners(evaluation, protocol), places()
+    counts = Counter(best.values())
+    names = [name for name, _ in counts.most_common()]
     colours = [to_hex(colormaps[name](index)) for name, size in PALETTES for index in range(size)]
     palette = dict(zip(names, colours, strict=False))
     with style.context("default"):
         figure = Figure(figsize=(9.0, 5.2), dpi=150, layout="constrained")
         axes = figure.subplots()
         for name in names:
-            own = [places()[instance] for instance, winner in best.items() if winner == name]
+            own = [found[instance] for instance, winner in best.items() if winner == name]
             axes.scatter(
                 [max(copies, 0.03) for _, _, copies in own],
                 [min(max(room, 0.0), 1.2) for _, room, _ in own],
@@ -139,7 +140,6 @@ def winners_picture(evaluation: Evaluation, protocol: Protocol) -> Figure:
                 alpha=0.75,
                 label=name,
             )
-        counts = Counter(best.values())
         label(axes, [(palette[name], "o", f"{name}: {counts[name]}") for name in names])
         axes.set_ylabel("room: budget between the least (0) and the peak (1)")
     return figure

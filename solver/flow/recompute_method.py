@@ -264,9 +264,8 @@ class RecomputeRun(FlowRun):
             self.bound = self.bound.raised(found)
         if result.values is None:
             return
-        if (
-            stage.priced and self.reruns is not None
-        ):  # on few checkpoints: a plan that may have too little memory
+        if stage.priced and self.reruns is not None:
+            # of few checkpoints: memory may be too small for the plan
             self.reruns.offer_plan(plan_in(self.modelled, model, result.values), None)
         elif stage.integrality == self.whole:
             self._guide(model, result.values)
