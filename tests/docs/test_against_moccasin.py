@@ -180,6 +180,7 @@ def test_the_page_is_what_the_data_say() -> None:
     assert page.partition(BEGIN)[2].partition(END)[0] == report(read_latest(DATA))
 
 
+@pytest.mark.slow
 def test_the_script_runs_all_programs(
     copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
