@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-any-return"
-"""The compiled part of the search over plans where nothing is copied (`alone`): it judges and changes them.
+"""The compiled part of the search over plans (`plans`): it judges and changes them.
 
-Importing this module imports Numba. The compiled code is cached beside this file until the file changes.
-It allocates nothing: what it works in is `State`. Its random numbers are made as in local search, but here,
-because Numba would not notice a change of another file.
+It is long because Numba would not notice a change of another file: all is in this one, also the random
+numbers, which are made as in local search. Importing this module imports Numba. The compiled code is cached
+beside this file until the file changes. It allocates nothing: what it works in is `State`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,12 @@ _PERIOD = 1000
 _REREAD = 15
 """Of a hundred changes, how many let tasks run in other ways, where they have several."""
 
+_FLIPS = 40
+"""Of a hundred changes, how many let a block leave or stay, where it may."""
+
+_PARTS = 4
+"""A change of a part goes on to the next one of its tensor with all but one of so many draws."""
+
 _TRIES = 20
 """Number of draws for a run where memory is short, and for a stay over it."""
 
@@ -45,7 +51,7 @@ def _compiled(function: _F) -> _F:
 
 
 class Graph(NamedTuple):
-    """An instance in which nothing is copied; sizes are rounded up to the unit of the memory model.
+    """An instance; sizes are rounded up to the unit of the memory model.
 
     Attributes
     ----------
@@ -64,6 +70,11 @@ class Graph(NamedTuple):
     choosing, ways, fuller
         The tasks with several ways to run; per task, where its ways begin; per way, the one that comes in its
         place where something reads what it leaves out, or the way itself.
+    leave, back, on_host
+        Per block: nanoseconds of its copies out and in, -1 where there are none; whether the host has it at
+        first.
+    movable, tensor
+        The blocks that may leave and come back; per block, the tensor of which it is a part, or -1.
     """
 
     pool: int
@@ -83,6 +94,11 @@ class Graph(NamedTuple):
     choosing: Integers
     ways: Integers
     fuller: Integers
+    leave: Integers
+    back: Integers
+    on_host: NDArray[np.bool_]
+    movable: Integers
+    tensor: Integers
 
 
 class Program(NamedTuple):
@@ -100,6 +116,35 @@ class Program(NamedTuple):
     stage: Integers
     live: Integers
     useful: NDArray[np.bool_]
+
+
+class Copies(NamedTuple):
+    """What the transfers of a program are simulated in.
+
+    Attributes
+    ----------
+    gaps
+        Per gap, as `BLOCK` to `NEXT_LAST` say.
+    ahead, on_host
+        Per block: the next run that touches it, and whether the host has its bytes.
+    at_use, at_last
+        Per run, the first gap that ends with it, and the first in which it is the last without the block.
+    queue, wait
+        Gaps whose copies are to come; per run, how long compute waits behind it for what comes back.
+    """
+
+    gaps: Integers
+    ahead: Integers
+    on_host: NDArray[np.bool_]
+    at_use: Integers
+    at_last: Integers
+    queue: Integers
+    wait: Integers
+
+
+BLOCK, AFTER, UNTIL, LAST, ENTER, GONE, NEXT_USE, NEXT_LAST = range(8)
+"""Columns of a gap: its block; the runs that use it before and after; the last run without it, or -1; since
+when it may be copied; whether it leaves; the next gaps with the same `UNTIL` and with the same `LAST`."""
 
 
 class State(NamedTuple):
@@ -130,6 +175,10 @@ class State(NamedTuple):
         Cost of the current plan, and the weight of a byte without room.
     random
         State of the random numbers.
+    away, sent, gone
+        Per block, whether it is away in gaps, with the current plan, the one to judge, and the best one.
+    copies
+        What transfers are judged in.
     """
 
     plan: Integers
@@ -148,12 +197,16 @@ class State(NamedTuple):
     counts: Integers
     costs: NDArray[np.float64]
     random: NDArray[np.uint64]
+    away: NDArray[np.bool_]
+    sent: NDArray[np.bool_]
+    gone: NDArray[np.bool_]
+    copies: Copies
 
 
-PLAN, BEST, RUNS, STAYS, TIME, LACKING, BALANCE, AT = range(8)
+PLAN, BEST, RUNS, STAYS, TIME, LACKING, BALANCE, AT, GAPS = range(9)
 """Numbers of second runs in the current and in the best plan, of runs and stays of the current program; time
 of the best plan, -1 while there is none; bytes that the current program lacks; how many more of the last
-plans lacked bytes than not; plans of this cycle so far."""
+plans lacked bytes than not; plans of this cycle so far; gaps of the program that was judged last."""
 
 COST, WEIGHT = range(2)
 """Indices of the costs."""
@@ -219,13 +272,157 @@ def _settle(graph: Graph, state: State, chosen: Integers) -> None:
 
 
 @_compiled
-def _judge(graph: Graph, program: Program, runs: int, until: Integers, way: Integers) -> tuple[int, int]:
+def _gap(copies: Copies, known: int, block: int, after: int) -> int:
+    """Note a gap between two uses of a block that may leave."""
+    gap = copies.gaps[known]
+    gap[BLOCK], gap[AFTER], gap[UNTIL], gap[LAST], gap[GONE] = block, after, copies.ahead[block], -1, 0
+    return known + 1
+
+
+@_compiled
+def _fitting(graph: Graph, way: int, room: int) -> tuple[int, int]:
+    """Return the quickest algorithm that has room, or -1; and the one with the least workspace."""
+    quickest = leanest = -1
+    for a in range(graph.first[way], graph.first[way + 1]):
+        if graph.scratch[a] <= room and (quickest < 0 or graph.time[a] < graph.time[quickest]):
+            quickest = a
+        if leanest < 0 or graph.scratch[a] < graph.scratch[leanest]:
+            leanest = a
+    return quickest, leanest
+
+
+@_compiled
+def _return(graph: Graph, state: State, program: Program, runs: int, known: int) -> None:
+    """Go back in time: when what is away comes back, at the latest, and how long compute waits for it.
+
+    What leaves does so at once here.
+    """
+    gaps, _, _, at_use, at_last, queue, wait = state.copies
+    for i in range(runs + 1):
+        at_use[i] = at_last[i] = -1
+        wait[i] = 0
+    for g in range(known):
+        j = gaps[g, UNTIL]
+        gaps[g, NEXT_USE] = at_use[j]
+        at_use[j] = g
+    now = engine = freed = head = tail = at = 0
+    g = at_use[runs]
+    while g >= 0:
+        gaps[g, ENTER] = now
+        queue[tail] = g
+        tail += 1
+        g = gaps[g, NEXT_USE]
+    for i in range(runs - 1, -1, -1):
+        while at < known and gaps[at, AFTER] >= i:
+            if gaps[at, LAST] >= 0:
+                freed -= graph.size[gaps[at, BLOCK]]
+            at += 1
+        if program.useful[i]:
+            w = state.way[program.task[i]]
+            quickest, leanest = _fitting(graph, w, graph.pool - program.live[i] + freed)
+            while head < tail:
+                g = queue[head]
+                d = gaps[g, BLOCK]
+                if gaps[g, AFTER] >= i:
+                    head += 1
+                    continue
+                end = max(engine, gaps[g, ENTER]) + graph.back[d]
+                if end > now:
+                    if quickest >= 0:
+                        break
+                    wait[i] += end - now
+                    now = end
+                engine = end
+                freed += graph.size[d]
+                gaps[g, LAST] = i
+                gaps[g, NEXT_LAST] = at_last[i]
+                at_last[i] = g
+                head += 1
+                quickest, leanest = _fitting(graph, w, graph.pool - program.live[i] + freed)
+            now += graph.time[quickest if quickest >= 0 else leanest]
+        g = at_use[i]
+        while g >= 0:
+            gaps[g, ENTER] = now
+            queue[tail] = g
+            tail += 1
+            g = gaps[g, NEXT_USE]
+
+
+@_compiled
+def _execute(graph: Graph, state: State, program: Program, runs: int, known: int) -> tuple[int, int]:
+    """Execute a program whose blocks come back as late as they may; return time, and the bytes that lack."""
+    gaps, _, on_host, _, at_last, queue, wait = state.copies
+    now = engine = freed = head = tail = lacking = 0
+    at = known - 1
+    for d in range(len(on_host)):
+        on_host[d] = graph.on_host[d]
+    for i in range(-1, runs):
+        if i > 0:
+            g = at_last[i - 1]
+            while g >= 0:
+                if gaps[g, GONE]:
+                    freed -= graph.size[gaps[g, BLOCK]]
+                g = gaps[g, NEXT_LAST]
+        if i >= 0 and program.useful[i]:
+            w = state.way[program.task[i]]
+            present = program.live[i]
+            quickest, leanest = _fitting(graph, w, graph.pool - present + freed)
+            first = True
+            while head < tail:
+                g = queue[head]
+                d = gaps[g, BLOCK]
+                if gaps[g, LAST] < i:
+                    head += 1
+                    continue
+                end = max(engine, gaps[g, ENTER]) + graph.leave[d]
+                if end > now:
+                    if first:
+                        program.live[i] = present - freed
+                        first = False
+                    if quickest >= 0:
+                        break
+                    now = end
+                engine = end
+                freed += graph.size[d]
+                gaps[g, GONE] = 1
+                on_host[d] = True
+                head += 1
+                quickest, leanest = _fitting(graph, w, graph.pool - present + freed)
+            if first:
+                program.live[i] = present - freed
+            if quickest < 0:
+                quickest = leanest
+                lacking += present - freed + graph.scratch[leanest] - graph.pool
+            now += graph.time[quickest]
+            for e in range(graph.begin[w], graph.begin[w + 1]):
+                if graph.kind[e] != INPUT:
+                    on_host[graph.block[e]] = False
+        while at >= 0 and gaps[at, AFTER] == i:
+            d = gaps[at, BLOCK]
+            if gaps[at, LAST] > i:
+                if on_host[d]:
+                    freed += graph.size[d]
+                    gaps[at, GONE] = 1
+                elif graph.leave[d] >= 0:
+                    gaps[at, ENTER] = now
+                    queue[tail] = at
+                    tail += 1
+            at -= 1
+        if i >= 0:
+            now += wait[i]
+    return now, lacking
+
+
+@_compiled
+def _judge(graph: Graph, state: State, program: Program, runs: int) -> tuple[int, int]:
     """Fill in what is live at each run, and which runs are of use; return time, and the bytes that lack."""
-    live = program.live
+    live, until, way, ahead = program.live, state.until, state.way, state.copies.ahead
+    copying = len(graph.movable) > 0
+    known = 0
     for i in range(runs):
         live[i] = 0
     for d in range(len(graph.size)):
-        until[d] = runs if graph.at_end[d] else -1
+        until[d] = ahead[d] = runs if graph.at_end[d] else -1
     for i in range(runs - 1, -1, -1):
         k = program.task[i]
         w = way[k]
@@ -238,6 +435,10 @@ def _judge(graph: Graph, program: Program, runs: int, until: Integers, way: Inte
             continue
         for e in range(graph.begin[w], graph.begin[w + 1]):
             d = graph.block[e]
+            if copying:
+                if ahead[d] > i + 1 and state.sent[d]:
+                    known = _gap(state.copies, known, d, i)
+                ahead[d] = -1 if graph.kind[e] == OUTPUT else i
             if graph.kind[e] == OUTPUT:
                 live[i] += graph.size[d]
                 end = max(until[d], i)
@@ -256,6 +457,15 @@ def _judge(graph: Graph, program: Program, runs: int, until: Integers, way: Inte
             present += graph.size[d]
             if until[d] + 1 < runs:
                 live[until[d] + 1] -= graph.size[d]
+            if copying and ahead[d] > 0 and (graph.on_host[d] or state.sent[d]):
+                known = _gap(state.copies, known, d, -1)
+    if copying:
+        for i in range(runs):
+            present += live[i]
+            live[i] = present
+        state.counts[GAPS] = known
+        _return(graph, state, program, runs, known)
+        return _execute(graph, state, program, runs, known)
     time = lacking = 0
     for i in range(runs):
         present += live[i]
@@ -409,11 +619,32 @@ def _run_otherwise(graph: Graph, state: State) -> None:
 
 
 @_compiled
+def _send(graph: Graph, state: State) -> None:
+    """Let a block be away or stay, and some of the parts beside it in its tensor as well."""
+    movable, random = graph.movable, state.random
+    at = _draw(random, len(movable))
+    d = movable[at]
+    away = not state.sent[d]
+    state.sent[d] = away
+    if graph.tensor[d] < 0:
+        return
+    for step in (-1, 1):
+        other = at + step
+        while 0 <= other < len(movable) and graph.tensor[movable[other]] == graph.tensor[d]:
+            if not _draw(random, _PARTS):
+                break
+            state.sent[movable[other]] = away
+            other += step
+
+
+@_compiled
 def _take(graph: Graph, state: State, runs: int) -> None:
     """Make the judged program the current one, without the runs that are of no use; note its stays."""
     judged, program, until = state.judged, state.current, state.until
     for k in graph.choosing:
         state.chosen[k] = state.tried[k]
+    for d in graph.movable:
+        state.away[d] = state.sent[d]
     for d in range(len(until)):
         until[d] = -1
     kept = second = known = 0
@@ -449,9 +680,19 @@ def set_off(graph: Graph, state: State, count: int) -> None:
     """Make the plan that is in `trial` the current one, with the ways that are `tried`."""
     _settle(graph, state, state.tried)
     runs = _laid_out(graph, state.trial, count, state.judged)
-    time, lacking = _judge(graph, state.judged, runs, state.until, state.way)
+    time, lacking = _judge(graph, state, state.judged, runs)
     _take(graph, state, runs)
     _note(graph, state, time, lacking)
+
+
+@_compiled
+def judge(graph: Graph, state: State, count: int) -> int:
+    """Judge the plan that is in `trial`, without going on from it; return the number of its gaps."""
+    _settle(graph, state, state.tried)
+    runs = _laid_out(graph, state.trial, count, state.judged)
+    _judge(graph, state, state.judged, runs)
+    _settle(graph, state, state.chosen)
+    return int(state.counts[GAPS])
 
 
 @_compiled
@@ -459,7 +700,7 @@ def keep(graph: Graph, state: State, count: int) -> bool:
     """Make the plan that is in `trial` the best one if it is, without going on from it; return whether."""
     _settle(graph, state, state.tried)
     runs = _laid_out(graph, state.trial, count, state.judged)
-    time, lacking = _judge(graph, state.judged, runs, state.until, state.way)
+    time, lacking = _judge(graph, state, state.judged, runs)
     _settle(graph, state, state.chosen)
     if lacking or 0 <= state.counts[TIME] <= time:
         return False
@@ -472,6 +713,8 @@ def keep(graph: Graph, state: State, count: int) -> bool:
     state.counts[TIME], state.counts[BEST] = time, second
     for k in graph.choosing:
         state.kept[k] = state.tried[k]
+    for d in graph.movable:
+        state.gone[d] = state.sent[d]
     return True
 
 
@@ -487,6 +730,8 @@ def _note(graph: Graph, state: State, time: int, lacking: int) -> None:
             state.best[i] = state.plan[i]
         for k in graph.choosing:
             state.kept[k] = state.chosen[k]
+        for d in graph.movable:
+            state.gone[d] = state.away[d]
 
 
 @_compiled
@@ -517,6 +762,9 @@ def anneal(graph: Graph, state: State, plans: int, length: int, mean: float) -> 
         draw = _draw(random, 100)
         changes = 0 if changed and draw < 50 else 1 + (draw < 11) + (draw < 3)
         for _ in range(changes):
+            if len(graph.movable) and _draw(random, 100) < _FLIPS:
+                _send(graph, state)
+                continue
             draw = _draw(random, 100)
             if count and draw < 30:
                 count = _left_out(graph, state, count)
@@ -526,15 +774,18 @@ def anneal(graph: Graph, state: State, plans: int, length: int, mean: float) -> 
                 count = _bridged(graph, state, count)
         runs = _laid_out(graph, state.trial, count, state.judged)
         judged_runs += runs
-        time, lacking = _judge(graph, state.judged, runs, state.until, state.way)
+        time, lacking = _judge(graph, state, state.judged, runs)
         more = time + costs[WEIGHT] * lacking - costs[COST]
         if more <= 0 or _draw(random, 1 << 53) < math.exp(-more / heat) * (1 << 53):
             _take(graph, state, runs)
             _note(graph, state, time, lacking)
-        elif changed:
-            for k in graph.choosing:
-                state.tried[k] = state.chosen[k]
-            _settle(graph, state, state.chosen)
+        else:
+            for d in graph.movable:
+                state.sent[d] = state.away[d]
+            if changed:
+                for k in graph.choosing:
+                    state.tried[k] = state.chosen[k]
+                _settle(graph, state, state.chosen)
         counts[BALANCE] += 1 if counts[LACKING] else -1
         if counts[AT] % _PERIOD == 0:
             factor = 1.0

@@ -16,9 +16,9 @@ from ..gaps import Guide
 from ..search.contiguous import LESS, Place, put_in_places
 from ..search.descents import Descents
 from ..search.program import lifetimes_of
-from .alone import PlanSearch
+from .plans import PlanSearch
 from .reruns import Plan, unrolled
-from .search import ALONE, LEAST, NARROWER, QUICKER, WIDER, Point, RerunSearch, offered
+from .search import LEAST, NARROWER, WIDER, Point, RerunSearch, offered
 
 _LITTLE, _MUCH = 0.25, 0.75
 """Shares of the work for the search without addresses: once there is a program with addresses, and before."""
@@ -46,8 +46,8 @@ class ContiguousRerunSearch(RerunSearch):
     of each piece is known then. If places are found, the program is a schedule. If not, the search with
     addresses starts from its plan.
 
-    Where nothing can be copied, plans come from a quicker search (`alone`) in a part of the pool, which
-    shrinks when no places are found for all data of a plan, and grows when they are.
+    Plans also come from a quicker search (`plans`) in a part of the pool, which shrinks when no places are
+    found for all data of a plan, and grows when they are.
 
     Parameters
     ----------
@@ -75,14 +75,14 @@ class ContiguousRerunSearch(RerunSearch):
         super().offer_plan(plan, guide)
         self._relaxed.offer_plan(plan, guide)
         if self._plans is not None:
-            offered(self._plans, plan, guide)
+            offered(self._plans, self._relaxed.point(plan, guide), guide)
 
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
         """Continue both searches, as `RerunSearch.run` does."""
         until = time.monotonic() + seconds
         if self._plans is not None:
-            planned = int(ALONE * work)
-            self._plan_in_part(self._plans, ALONE * seconds, planned)
+            planned = int(self.share.part * work)
+            self._plan_in_part(self._plans, self.share.part * seconds, planned)
             seconds, work = until - time.monotonic(), work - planned
         share = _MUCH if self.makespan_ns is None else _LITTLE
         relaxed = int(share * work)
@@ -101,12 +101,12 @@ class ContiguousRerunSearch(RerunSearch):
         until = time.monotonic() + seconds
         for _ in range(_SLICES):
             known = plans.time_ns
-            plans.run((until - time.monotonic()) / _SLICES, QUICKER * work // _SLICES)
+            plans.run((until - time.monotonic()) / _SLICES, self.share.quicker * work // _SLICES)
             shortest = self.makespan_ns
             found = plans.time_ns
             if found is None or found == known or (shortest is not None and found >= shortest):
                 continue
-            point = self._relaxed.point(plans.best(), None)
+            point = self._relaxed.planned(plans)
             fits = point.search.makespan_ns is not None and self._put_in_places(point)
             part = min(self._part + WIDER, 1.0) if fits else max(self._part - NARROWER, LEAST)
             if part != self._part:

@@ -31,9 +31,9 @@ from ..choices import by_speed
 from ..gaps import Guide
 from ..methods import Refusal
 from ..search.columns import INPUT, OUTPUT, UPDATE, columns_of
-from .alone import PlanSearch, Way, is_alone
+from .plans import PlanSearch, Way, is_alone
 from .reruns import Plan, algorithms_of, last_stages, names_of, plan_of, useful
-from .search import ALONE, LEAST, NARROWER, QUICKER, WIDER, RerunSearch, makers_of
+from .search import ALONE, LEAST, NARROWER, WIDER, RerunSearch, makers_of
 from .takeovers import Pairs, are_alike
 
 Reading = tuple[int, ...]
@@ -343,8 +343,8 @@ class ReadingSearch:
         """Continue the search until so many tasks have been simulated, or some seconds have passed."""
         until = time.monotonic() + seconds
         if self._plans is not None:
-            planned = int(ALONE * work)
-            self._plan(self._plans, ALONE * seconds, planned)
+            planned = int(ALONE.part * work)
+            self._plan(self._plans, ALONE.part * seconds, planned)
             work -= planned
         goal = self._polished + self._explored + work
         share = _EFFORT * len(self.instance.tasks)
@@ -361,7 +361,7 @@ class ReadingSearch:
     def _plan(self, plans: PlanSearch, seconds: float, work: int) -> None:
         """Look for a reading and a plan at once, in contiguous memory in a part of the pool."""
         known, before = plans.time_ns, self._best
-        plans.run(seconds, QUICKER * work)
+        plans.run(seconds, ALONE.quicker * work)
         if plans.time_ns == known or plans.time_ns is None:
             return
         ways = plans.ways()

@@ -7,8 +7,8 @@ inputs, back to a random depth), leaves out a second run, or moves it before ano
 judged by a short search that starts from the evictions of the plan before it. The search of the best plan is
 continued. A descent that has found nothing better for long gives way to another one.
 
-Where nothing can be copied and memory has no addresses, another search (`alone`) finds plans many times as
-quickly, and no others are tried.
+Where memory has no addresses, another search (`plans`) finds plans hundreds of times as quickly, together
+with the blocks that are away. If nothing can be copied, no others are tried.
 
 Importing this module imports Numba.
 """
@@ -20,6 +20,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from ..search.descents import Descents
 from ..search.kernel import Problem
 from ..search.problem import arranged
 from ..search.program import program_of
-from .alone import PlanSearch, is_alone
+from .plans import PlanSearch, is_alone
 from .reruns import Plan, Run, last_stages, plan_of, rolled_up, unrolled, useful
 from .takeovers import without_takeovers
 from .unrolling import Unrolling, excess, overwrites_of, unrolling
@@ -65,9 +66,16 @@ _STALE = 2000
 _STRENGTHS = 4
 """Number of strengths of the changes before a descent from the best plan: one change, two, four, ..."""
 
-ALONE, QUICKER = 0.8, 12
-"""Share of the time for plans alone, where they say all; how many runs are judged then in the time of one."""
 
+class Share(NamedTuple):
+    """The share of the time for plans alone, and how many runs are judged then in the time of one."""
+
+    part: float
+    quicker: int
+
+
+ALONE, WITH_COPIES = Share(0.8, 12), Share(0.8, 4)
+"""Where plans say all, and where blocks are copied."""
 
 _LONG_TURN = 1_000_000
 """Number of runs from which on a turn of plans alone does not end within a first cycle."""
@@ -131,12 +139,12 @@ class Point:
         return maker[chosen], stage[chosen], after[chosen], until[chosen]
 
 
-def offered(plans: PlanSearch, plan: Plan, guide: Guide | None) -> None:
+def offered(plans: PlanSearch, point: Point, guide: Guide | None) -> None:
     """Offer a plan to a search for plans alone; one with a guide is a model's, and is suggested."""
     if guide is None:
-        plans.offer(plan)
+        plans.offer(point.plan, away=point.again.away(point.guide))
     else:
-        plans.suggest(plan)
+        plans.suggest(point.plan, away=point.again.away(guide))
 
 
 class RerunSearch:
@@ -159,6 +167,8 @@ class RerunSearch:
     ----------
     best
         The best plan so far, and the search for its transfers.
+    says_all
+        Whether a plan says all, as nothing can be copied.
 
     Raises
     ------
@@ -194,13 +204,14 @@ class RerunSearch:
         self._offered: list[Point] = []
         self._waiting: list[Point] = []
         self._tried = self._lowest_at = 0
-        self._alone = None if memory == "contiguous" else self.plans()
+        self.says_all = is_alone(self._columns)
+        self._planner = None if memory == "contiguous" else self.plans()
         self.best = self._current = self._lowest = self.point(frozenset(), None)
         self._set_off(self.best)
 
     def plans(self) -> PlanSearch | None:
-        """Return a search for plans alone; None where plans do not say all, or nothing may run again."""
-        if not self._candidates or not is_alone(self._columns):
+        """Return a search for plans alone; None where nothing may run again."""
+        if not self._candidates:
             return None
         return PlanSearch(self._columns, self._makers.of, self._makers.last, self.seed, self._overwrites)
 
@@ -215,9 +226,10 @@ class RerunSearch:
     def done(self) -> bool:
         """Whether the search has gone on for long without a better program."""
         polished = self.best.excess > 0 or self.best.search.done
-        if self._alone is not None:
-            return polished and self._alone.done
-        return polished and self._tried - self._best_at >= _PATIENCE * self._candidates
+        planned = self._planner is None or self._planner.done
+        if self._planner is not None and self.says_all:
+            return polished and planned
+        return polished and planned and self._tried - self._best_at >= _PATIENCE * self._candidates
 
     @property
     def round(self) -> int:
@@ -250,9 +262,9 @@ class RerunSearch:
         descent. Others are tried for a moment, and those with a guide begin descents later. A plan with a
         guide is a suggestion to the search for plans alone.
         """
-        if self._alone is not None:
-            offered(self._alone, plan, guide)
         point = self.point(plan, guide)
+        if self._planner is not None:
+            offered(self._planner, point, guide)
         first = guide is not None and not self._offered
         if guide is not None:
             self._offered.append(point)
@@ -266,30 +278,42 @@ class RerunSearch:
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
         """Continue the search until so many tasks have been simulated, or some seconds have passed."""
         until = time.monotonic() + seconds
-        if self._alone is not None:
-            share = int(ALONE * work)
-            self._plan(self._alone, ALONE * seconds, share)
+        if self._planner is not None and not self._planner.done:
+            share = int(self.share.part * work)
+            self._plan(self._planner, self.share.part * seconds, share)
             work -= share
         goal = self._polished + self._explored + work
         while self._polished + self._explored < goal and time.monotonic() < until:
-            polishes = self._alone is not None or self._polished <= self._explored or not self._candidates
+            plans_say_all = self._planner is not None and self.says_all
+            polishes = plans_say_all or self._polished <= self._explored or not self._candidates
             if self.best.excess:
                 self._relieve()
             elif polishes and not self.best.search.done:
                 self._polish(until - time.monotonic(), goal)
-            elif self._alone is None:
+            elif not plans_say_all:
                 self._step()
             else:
-                break  # plans say all
+                break
 
-    def _plan(self, alone: PlanSearch, seconds: float, work: int) -> None:
+    @property
+    def share(self) -> Share:
+        """What plans alone have of the time."""
+        return ALONE if self.says_all else WITH_COPIES
+
+    def _plan(self, plans: PlanSearch, seconds: float, work: int) -> None:
         """Look for a plan alone; take it if its program is the best."""
-        known = alone.time_ns
-        alone.run(seconds, QUICKER * work, cycle=QUICKER * work >= _LONG_TURN)
-        if alone.time_ns != known:
-            point = self.point(alone.best(), None)
+        known, work = plans.time_ns, self.share.quicker * work
+        plans.run(seconds, work, cycle=work >= _LONG_TURN)
+        if plans.time_ns != known:
+            point = self.planned(plans)
             if point.cost < self.best.cost:
                 self._set_off(point)
+
+    def planned(self, plans: PlanSearch) -> Point:
+        """Return the best plan of a search for plans alone, with its copies."""
+        plan = plans.best()
+        guide = None if self.says_all else self._unrolling(plan).guide(plans.absences())
+        return self.point(plan, guide)
 
     def _polish(self, seconds: float, goal: int) -> None:
         search = self.best.search

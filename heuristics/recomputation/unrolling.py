@@ -6,11 +6,14 @@ longer, and is made for schedules alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from ...instances.instance import Instance
+from ..gaps import Guide
 from ..search.columns import ABSENT, HOST, INPUT, OUTPUT, UPDATE, Columns, Integers, Touches, integers
 from ..search.problem import first_writers, stays
 from .reruns import Names, Plan, names_of
@@ -20,6 +23,25 @@ Overwrites = dict[int, list[tuple[int, int]]]
 """Per task, its touches of outputs that may take over places, counted from its first, and of the inputs."""
 
 _NONE: Overwrites = {}
+
+
+class Absence(NamedTuple):
+    """A gap between two uses in which a block is away, in runs of the plan.
+
+    Attributes
+    ----------
+    block
+        The block.
+    after, until
+        The runs that use it before and after the gap; -1 is the start, and the number of runs is the end.
+    last
+        The last run without it: its copy begins behind that run.
+    """
+
+    block: int
+    after: int
+    until: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +65,30 @@ class Unrolling(Names):
             for i, d in changes:
                 original[(block == place) & (after >= i)] = self.copies[d][0]
         return original, after, until
+
+    def guide(self, absences: Sequence[Absence]) -> Guide:
+        """Return a guide to the transfers of a plan: each block that is away comes back as late as it says.
+
+        Runs take their quickest algorithms; where there is no room for one, the search takes another.
+        """
+        block, after, _ = stays(self.columns)
+        original = self.stays()[0]
+        place = dict(zip(zip(original.tolist(), after.tolist(), strict=True), block.tolist(), strict=True))
+        known = [gap for gap in absences if (gap.block, gap.after) in place]
+        back = sorted(known, key=lambda gap: (gap.last, gap.until))
+        first = np.cumsum(self.columns.choices) - self.columns.choices
+        duration = self.columns.algorithms[:, 0]
+        own = zip(first.tolist(), self.columns.choices.tolist(), strict=True)
+        return Guide(
+            [(place[gap.block, gap.after], gap.after) for gap in back],
+            [(place[gap.block, gap.after], gap.after) for gap in known],
+            [int(np.argmin(duration[begin : begin + count])) for begin, count in own],
+            holds=[gap.last + 1 for gap in back],
+        )
+
+    def away(self, guide: Guide) -> set[int]:
+        """Return the original blocks that a guide lets be away."""
+        return {self.copies[self.standing(d, after)][0] for d, after in guide.returning}
 
 
 def unrolling(instance: Instance, columns: Columns, plan: Plan, overwrites: Overwrites = _NONE) -> Unrolling:

@@ -100,10 +100,10 @@ class Thresholds:
         prices.
     long
         Share of the time of the longest copy above which a copy is long, so that no copy interrupts it.
-    worth, worth_alone
+    worth, worth_again, worth_alone
         Divisors of the time left: where there are only LPs, one that takes longer than the quotient is the
-        finest, as the next takes several times longer. The second one is for second runs without copies:
-        their search is done soon, and finer LPs prove more.
+        finest, as the next takes several times longer. The second one is for second runs, and the third one
+        for those without copies: their search is done soon, and finer LPs prove more.
     """
 
     first: int = 16
@@ -119,6 +119,7 @@ class Thresholds:
     choosing: int = 36
     long: float = LONG
     worth: float = _WORTH
+    worth_again: float = 8
     worth_alone: float = 4
 
 
@@ -134,7 +135,7 @@ def thresholds_for(instance: Instance, thresholds: Thresholds = DEFAULT) -> Thre
     and where transformers run tasks again, 6 often prove as much.
     """
     if len(instance.tasks) > thresholds.large and any(task.recomputable for task in instance.tasks):
-        worth = thresholds.worth_alone if instance.nothing_returns else thresholds.worth
+        worth = thresholds.worth_alone if instance.nothing_returns else thresholds.worth_again
         return replace(thresholds, first=min(thresholds.first, thresholds.first_again), worth=worth)
     if not instance.has_host_work or len(instance.tasks) <= thresholds.hosted:
         return thresholds

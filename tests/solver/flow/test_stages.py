@@ -262,11 +262,11 @@ def test_many_tasks_some_of_which_may_run_on_the_host_have_small_lps() -> None:
 def test_without_copies_finer_lps_may_take_more_of_the_time() -> None:
     copying = with_recomputation(Workload("resnet50", 8, "v100").instance("85%"))
     found = [thresholds_for(instance) for instance in (copying, staying(copying))]
-    assert found[0] == replace(Thresholds(), first=6)
+    assert found[0] == replace(Thresholds(), first=6, worth=Thresholds().worth_again)
     assert found[1] == replace(found[0], worth=Thresholds().worth_alone)
     begun = time.monotonic()
     for thresholds, more in zip(found, (False, True), strict=True):
-        clock = count(0, 10)  # each LP takes a tenth of the time
+        clock = count(0, 15)  # each LP takes a seventh of the time
         asked = stages(400, begun + 100.0, "none", 1, thresholds, lambda clock=clock: next(clock))
         assert [stage for stage, _ in map(named, islice(asked, 3))] == ([6, 9, 13] if more else [6])
 

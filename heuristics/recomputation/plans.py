@@ -1,18 +1,25 @@
-"""Recomputation alone: a search over plans of an instance in which nothing can be copied.
+"""A search over plans that judges thousands in the time that a search for transfers takes for one.
 
-There, a plan says all. What a run makes stays from that run to its last use before it is made again, and each
-run takes the fastest algorithm that has room beside what stays. So the time of a plan, and the bytes at
-each of its runs, are sums, and thousands of plans are judged in the time that a search for transfers takes
-for one of them. Only bytes are counted, as in memory without addresses.
+Where nothing can be copied, a plan says all. What a run makes stays from that run to its last use before it
+is made again, and each run takes the fastest algorithm that has room beside what stays. So the time of a
+plan, and the bytes at each of its runs, are sums. Only bytes are counted, as in memory without addresses.
+
+Where blocks can be copied, a plan has second runs and the blocks that are away. Such a block leaves after
+each use before a longer gap, and comes back for the next one. One rule says when, in two passes over the
+runs. Back in time, each block comes back as late as its copy and those of other blocks let it, and compute
+waits where memory is too small for what comes. Forward in time, blocks leave one after the other, at once
+where the host has the bytes, and a run waits until it has room. A gap that is too short for both copies has
+none. A search for transfers goes on from the best plan.
 
 Plans change by simulated annealing, in cycles of growing length. They begin with the best plan so far, and
-with nothing that runs again, in turn: few changes lead from a plan to one that is quite different. Where a
-relaxation suggests a plan, every second cycle begins with that, at a lower temperature, whether or not it has
-enough memory: it is often a few changes away from a plan that is better than all known. A change
-leaves out second runs, moves one to another stage, or replaces a stay by a second run, with the runs
-of producers of its inputs to a random depth. Bytes without room count with a weight that grows while plans
-have too little memory, and falls while they have enough. Tasks may have several ways to run, which read, make
-or overwrite different blocks: a change may let a task, or some neighbours, run in another way.
+with nothing that runs again or is away, in turn: few changes lead from a plan to one that is quite different.
+Where a relaxation suggests a plan, every second cycle begins with that, at a lower temperature, whether or
+not it has enough memory: it is often a few changes away from a plan that is better than all known. A change
+leaves out second runs, moves one to another stage, replaces a stay by a second run, with the runs of
+producers of its inputs to a random depth, or lets blocks be away or stay. Bytes without room count with a
+weight that grows while plans have too little memory, and falls while they have enough. Tasks may have several
+ways to run, which read, make or overwrite different blocks: a change may let a task, or some neighbours, run
+in another way.
 
 Importing this module imports Numba.
 """
@@ -21,7 +28,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -29,9 +36,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..search.columns import DEVICE, HOST, Columns, Integers, integers
-from .annealing import AT, BEST, RUNS, TIME, Graph, Program, State, anneal, keep, set_off
+from .annealing import (
+    AT,
+    BEST,
+    GONE,
+    RUNS,
+    TIME,
+    Copies,
+    Graph,
+    Program,
+    State,
+    anneal,
+    judge,
+    keep,
+    set_off,
+)
 from .reruns import Plan
-from .unrolling import Overwrites
+from .unrolling import Absence, Overwrites
 
 _ROOM = 8
 """Number of second runs that there is room for, per task; a change that needs more is not made."""
@@ -77,13 +98,21 @@ _AS_IT_IS: Mapping[int, Sequence[tuple[Way, Way]]] = MappingProxyType({})
 _FIRST: Mapping[int, int] = MappingProxyType({})
 
 
+class _Suggestion(NamedTuple):
+    """A plan to begin cycles with: its second runs, the ways of tasks, and the blocks that are away."""
+
+    plan: Plan
+    ways: Mapping[int, int]
+    away: Collection[int]
+
+
 class PlanSearch:
-    """A search over plans of an instance in which nothing is copied, that can be stopped and continued.
+    """A search over plans that can be stopped and continued.
 
     Parameters
     ----------
     columns
-        The instance; its blocks cannot be copied (`is_alone`).
+        The instance.
     maker
         Per block, the task that may make it again, or -1.
     last
@@ -125,10 +154,15 @@ class PlanSearch:
             pool=self._pool // unit * unit,
             length=tasks,
             size=rounded(columns.size),
-            at_start=columns.first == DEVICE,
+            at_start=(columns.first == DEVICE) | (columns.first == HOST),
             at_end=columns.last == DEVICE,
             maker=np.where(maker >= 0, maker, -1),
             last=last,
+            leave=columns.times[:, 0].copy(),
+            back=columns.times[:, 1].copy(),
+            on_host=columns.first == HOST,
+            movable=_movable(columns),
+            tensor=columns.tensor,
             **table._replace(scratch=rounded(table.scratch))._asdict(),
         )
         duration, first = columns.algorithms[:, 0], np.cumsum(columns.choices) - columns.choices
@@ -136,7 +170,8 @@ class PlanSearch:
         self._mean = max(float(quickest[again].mean()) if len(again) else 1.0, 1.0)
         self._length = _FIRST_CYCLE * max(len(again), 1)
         self._calm, self._cycles = 0, 0
-        self._suggested: tuple[Plan, Mapping[int, int]] | None = None
+        self._fixed = np.setdiff1d(np.arange(len(columns.size)), self._graph.movable)
+        self._suggested: _Suggestion | None = None
         room = _ROOM * max(len(again), 1)
         most = tasks + room + 1
         degree = int(np.diff(table.begin).max(initial=0))
@@ -144,6 +179,9 @@ class PlanSearch:
 
         def zeros(length: int) -> Integers:
             return np.zeros(length, np.int64)
+
+        def none() -> NDArray[np.bool_]:
+            return np.zeros(len(columns.size), np.bool_)
 
         def program() -> Program:
             return Program(zeros(most), zeros(most), zeros(most), np.zeros(most, np.bool_))
@@ -156,15 +194,27 @@ class PlanSearch:
             tried=table.ways[:-1].copy(),
             kept=table.ways[:-1].copy(),
             way=zeros(tasks),
-            read=np.zeros(len(columns.size), np.bool_),
+            read=none(),
             current=program(),
             judged=program(),
             until=zeros(len(columns.size)),
             stays=np.zeros((touches, 4), np.int64),
             stack=zeros(room),
-            counts=zeros(8),
+            counts=zeros(9),
             costs=np.array([0.0, _WEIGHT * self._mean / max(self._graph.pool, 1)]),
             random=np.array([seed], np.uint64),
+            away=none(),
+            sent=none(),
+            gone=none(),
+            copies=Copies(
+                gaps=np.zeros((touches, 8), np.int64),
+                ahead=zeros(len(columns.size)),
+                on_host=none(),
+                at_use=zeros(most + 1),
+                at_last=zeros(most + 1),
+                queue=zeros(touches),
+                wait=zeros(most + 1),
+            ),
         )
         self._state.counts[TIME] = -1
         set_off(self._graph, self._state, 0)
@@ -190,32 +240,49 @@ class PlanSearch:
         graph = self._graph
         return {k: int(self._state.kept[k] - graph.ways[k]) for k in graph.choosing.tolist()}
 
-    def offer(self, plan: Plan, ways: Mapping[int, int] = _FIRST) -> None:
+    def absences(self) -> list[Absence]:
+        """Return the gaps of the best plan in which blocks are away, in the order in which they leave."""
+        state, graph = self._state, self._graph
+        count = int(state.counts[BEST])
+        state.trial[:count] = state.best[:count]
+        state.tried[:] = state.kept
+        state.sent[:] = state.gone
+        known = judge(graph, state, count)
+        state.tried[:] = state.chosen
+        state.sent[:] = state.away
+        gaps = state.copies.gaps[:known][::-1]
+        return [Absence(*gap) for gap in gaps[gaps[:, GONE] > 0, : len(Absence._fields)].tolist()]
+
+    def offer(self, plan: Plan, ways: Mapping[int, int] = _FIRST, away: Collection[int] = ()) -> None:
         """Begin cycles with a plan, whose second runs each may be there, if it is better than all so far.
 
-        `ways` has numbers of ways by task; others have their first one.
+        `ways` has numbers of ways by task; others have their first one. `away` has the blocks that are away.
         """
         state = self._state
         if len(plan) <= len(state.trial):
-            self._try(plan, ways)
+            self._try(_Suggestion(plan, ways, away))
             if keep(self._graph, state, len(plan)):
                 self._calm = 0
             state.tried[:] = state.chosen
+            state.sent[:] = state.away
 
-    def suggest(self, plan: Plan, ways: Mapping[int, int] = _FIRST) -> None:
+    def suggest(self, plan: Plan, ways: Mapping[int, int] = _FIRST, away: Collection[int] = ()) -> None:
         """Offer a plan, and begin every second cycle with it from now on, even where memory is too small."""
-        self.offer(plan, ways)
+        self.offer(plan, ways, away)
         if len(plan) <= len(self._state.trial):
-            self._suggested = plan, ways
+            self._suggested = _Suggestion(plan, ways, away)
             self._calm = 0
 
-    def _try(self, plan: Plan, ways: Mapping[int, int]) -> None:
+    def _try(self, suggestion: _Suggestion) -> None:
         """Put a plan where the next one to judge is."""
         state, graph = self._state, self._graph
-        state.trial[: len(plan)] = sorted(stage * graph.length + k for k, stage in plan)
+        state.trial[: len(suggestion.plan)] = sorted(s * graph.length + k for k, s in suggestion.plan)
         state.tried[:] = graph.ways[:-1]
-        for k, way in ways.items():
+        for k, way in suggestion.ways.items():
             state.tried[k] += way
+        state.sent[:] = False
+        state.sent[[*suggestion.away]] = True
+        state.sent[self._fixed] = False
 
     def keep_to(self, part: float) -> None:
         """Go on in a part of the pool, from 0 to 1; plans that were found in another count no longer."""
@@ -223,6 +290,7 @@ class PlanSearch:
         count = int(self._state.counts[BEST])
         self._state.trial[:count] = self._state.best[:count]
         self._state.tried[:] = self._state.kept
+        self._state.sent[:] = self._state.gone
         self._state.counts[[TIME, AT]] = -1, 0
         self._calm = 0
         set_off(self._graph, self._state, count)
@@ -253,15 +321,15 @@ class PlanSearch:
         number, odd = divmod(self._cycles, 2)
         state.counts[AT] = 0
         if odd and self._suggested is not None:
-            plan, ways = self._suggested
-            self._try(plan, ways)
-            count = len(plan)
+            self._try(self._suggested)
+            count = len(self._suggested.plan)
             state.counts[AT] = int(_WARM[number % 2] * self._length)
         else:
-            from_best = odd if self._suggested is None else number % 2
-            count = int(state.counts[BEST]) if from_best and state.counts[TIME] >= 0 else 0
+            from_best = (odd if self._suggested is None else number % 2) and state.counts[TIME] >= 0
+            count = int(state.counts[BEST]) if from_best else 0
             state.trial[:count] = state.best[:count]
             state.tried[:] = state.kept
+            state.sent[:] = state.gone if from_best else False
         set_off(self._graph, state, count)
 
 
@@ -327,6 +395,12 @@ def _with_ways(columns: Columns, ways: Mapping[int, Sequence[tuple[Way, Way]]]) 
             ]
         ),
     )
+
+
+def _movable(columns: Columns) -> Integers:
+    """Return the blocks that may leave and come back."""
+    leaves, returns = (columns.times[:, :2] >= 0).T
+    return np.flatnonzero(leaves & returns)
 
 
 def is_alone(columns: Columns) -> bool:
