@@ -350,7 +350,10 @@ def _return(graph: Graph, state: State, program: Program, runs: int, known: int)
 
 @_compiled
 def _execute(graph: Graph, state: State, program: Program, runs: int, known: int) -> tuple[int, int]:
-    """Execute a program whose blocks come back as late as they may; return time, and the bytes that lack."""
+    """Execute a program whose blocks come back as late as they may; return time, and the bytes that lack.
+
+    What is live at a run is noted as it is before the run waits for room.
+    """
     gaps, _, on_host, _, at_last, queue, wait = state.copies
     now = engine = freed = head = tail = lacking = 0
     at = known - 1
@@ -472,14 +475,7 @@ def _judge(graph: Graph, state: State, program: Program, runs: int) -> tuple[int
         live[i] = present
         if not program.useful[i]:
             continue  # what is there then is there at the run before it as well
-        w = way[program.task[i]]
-        quickest = leanest = -1
-        for a in range(graph.first[w], graph.first[w + 1]):
-            fits = present + graph.scratch[a] <= graph.pool
-            if fits and (quickest < 0 or graph.time[a] < graph.time[quickest]):
-                quickest = a
-            if leanest < 0 or graph.scratch[a] < graph.scratch[leanest]:
-                leanest = a
+        quickest, leanest = _fitting(graph, way[program.task[i]], graph.pool - present)
         if quickest < 0:
             lacking += present + graph.scratch[leanest] - graph.pool
             quickest = leanest
