@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice, pairwise, zip_longest
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from ...instances.instance import Instance
 from ...instances.memory import fastest, footprint, live_bytes
 from ..linear.model import LinearResult
 from .model import FlowModel, PricedModel
-from .versions import stays
+from .versions import VersionColumns, stays
 
 _PRICE = 1e-7
 """Dual value below which a checkpoint has no price; dual values of FLOW are of the order of one."""
@@ -35,7 +35,7 @@ class Checkpoints:
     Parameters
     ----------
     instance
-        The instance; it has no recomputable tasks if `learn` is called.
+        The instance; it has no recomputable tasks if `learn` is called, and some if `learn_with_reruns` is.
     hot
         Share of the first checkpoints that are at tasks where memory is tight.
     """
@@ -89,12 +89,37 @@ class Checkpoints:
                 prices = prices + np.abs(np.diff(price)).reshape(-1, 2).sum(axis=1)
         order = np.argsort(-prices, kind="stable")
         self._priced = spots[order[prices[order] > _PRICE]].tolist()
-        since = {k: self._idle.get(k, 0) + 1 for k in spots[prices <= _PRICE].tolist()}
-        self._idle = dict(sorted(since.items(), key=lambda item: (item[1], item[0])))
+        self._note_idle(spots[prices <= _PRICE].tolist())
         full = self._overfull(model, result.values, spots)
         hasty = self._hasty(model, result.values, engines)
         ranked = chain.from_iterable(zip_longest(full, hasty))
         self._failing = list(dict.fromkeys(k for k in ranked if k is not None))
+
+    def learn_with_reruns(
+        self, model: PricedModel, versions: Mapping[tuple[int, int], VersionColumns], result: LinearResult
+    ) -> None:
+        """Store which checkpoints have a price of memory, and the other tasks where an LP has too much."""
+        if result.values is None or result.duals is None:
+            return
+        if not self._courses:
+            self._look()
+        self._priced = dearest(model, result.duals)
+        priced, spots = set(self._priced), np.array(model.checkpoints, dtype=np.int64)
+        self._note_idle([k for k in model.checkpoints if k not in priced])
+        relief = np.zeros(len(spots) + 1)
+        for (d, _), columns in versions.items():
+            absent = 1 - result.values[np.array(columns.present, dtype=np.int64)]
+            inside = np.minimum(absent[:-1], absent[1:])
+            instants = columns.first + np.arange(len(inside))
+            between = instants % 2 == 1  # from the last instant of a checkpoint to the first of the next one
+            stretch = (instants[between] + 1) // 2
+            np.add.at(relief, stretch, self._instance.blocks[d].bytes * inside[between])
+        self._failing = self._fullest(relief, spots)
+
+    def _note_idle(self, unpriced: Iterable[int]) -> None:
+        """Note the checkpoints without a price; those of several models in a row are the last."""
+        since = {k: self._idle.get(k, 0) + 1 for k in unpriced}
+        self._idle = dict(sorted(since.items(), key=lambda item: (item[1], item[0])))
 
     def _look(self) -> None:
         """Compute once which data is in memory when nothing leaves, and the ends of stays."""
@@ -125,6 +150,10 @@ class Checkpoints:
             stretch = (columns.first + 2) // 2
             inside = np.minimum(absent[odd::2][:-1], absent[odd + 1 :: 2])
             relief[stretch : stretch + len(inside)] += size * inside
+        return self._fullest(relief, spots)
+
+    def _fullest(self, relief: NDArray[np.float64], spots: NDArray[np.int64]) -> list[int]:
+        """Return the fullest task of each stretch from which so many bytes are absent, worst first."""
         excess = self._resting - relief[np.searchsorted(spots, np.arange(len(self._resting)), "right")]
         excess[spots] = 0
         worst = []

@@ -57,27 +57,7 @@ from .families import (
 )
 from .machine.copies import Direction, directions, link_times
 from .model import ROUNDING, Integrality, PricedModel, host_bytes_at_the_ends, proven_by, tasks_of
-from .versions import can_be_away
-
-
-@dataclass(frozen=True, slots=True)
-class VersionColumns:
-    """Columns of a version of a block by instant or interval; outside their range there are none.
-
-    Attributes
-    ----------
-    first
-        The first instant after the version is written.
-    present, valid
-        By instant, from `first` on: the share that uses memory, and the share that can be read.
-    out
-        By interval: the share that is on the host when the interval ends.
-    """
-
-    first: int
-    present: tuple[int, ...]
-    valid: tuple[int, ...]
-    out: dict[int, int]
+from .versions import VersionColumns, can_be_away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

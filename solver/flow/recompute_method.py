@@ -259,6 +259,8 @@ class RecomputeRun(FlowRun):
         """Use what the solver has proven, and guide the search by its solution."""
         if stage.integrality == "none":
             self.relaxation = model, result
+            if not self.modelled.nothing_returns and self.refines:
+                self.checkpoints.learn_with_reruns(model, model.versions, result)
         found = proven_with_reruns(self.modelled, result, model, stage.integrality, self.limits.solver)
         if found is not None and self.proves:
             self.bound = self.bound.raised(found)

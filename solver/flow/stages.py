@@ -461,6 +461,8 @@ def refine_bound(
             return
         model = recompute_model(instance, chosen.choose(stage.count), stage.integrality)
         relaxation[:] = [(model, solve(model.linear, stage.time_limit))]
+        if not instance.nothing_returns:
+            chosen.learn_with_reruns(model, model.versions, relaxation[0][1])
         yield relaxation[0]
 
     def bounds(stage: Stage) -> Iterator[Bound | None]:

@@ -30,6 +30,26 @@ _FASTEST = -40
 """Lowest pace that is distinguished: bytes that take a fortieth of the time or less."""
 
 
+@dataclass(frozen=True, slots=True)
+class VersionColumns:
+    """Columns of a version of a block by instant or interval; outside their range there are none.
+
+    Attributes
+    ----------
+    first
+        The first instant after the version is written.
+    present, valid
+        By instant, from `first` on: the share that uses memory, and the share that can be read.
+    out
+        By interval: the share that is on the host when the interval ends.
+    """
+
+    first: int
+    present: tuple[int, ...]
+    valid: tuple[int, ...]
+    out: dict[int, int]
+
+
 class Stay(NamedTuple):
     """A stay between clusters of uses, by the instants (first to last) at which its block may be absent.
 

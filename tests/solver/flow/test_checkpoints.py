@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pebbler.heuristics.parts import with_parts
 from pebbler.instances.instance import Instance
 from pebbler.instances.suites.tiny import tiny_instance
+from pebbler.instances.transforms import with_recomputation
 from pebbler.instances.workload import Workload
 from pebbler.solver.exhaustive.brute_force import brute_force
-from pebbler.solver.flow.checkpoints import Checkpoints, hot_checkpoints
+from pebbler.solver.flow.checkpoints import Checkpoints, dearest, hot_checkpoints
 from pebbler.solver.flow.model import Integrality, flow_model
+from pebbler.solver.flow.recompute import recompute_model
 from pebbler.solver.linear.facade import solve_linear
 
 from ...samples import counts
@@ -45,6 +49,33 @@ def test_a_few_that_the_solutions_suggest_beat_many_hot_ones() -> None:
     (many,) = refined(instance, [30])
     assert max(few) > 1.01 * many
     assert max(few) > 1.02 * few[0]
+
+
+def test_so_do_they_where_tasks_run_again() -> None:
+    instance = with_recomputation(Workload("resnet50", 64, "v100").instance("25%"))
+    chosen = Checkpoints(instance)
+
+    def optimum(checkpoints: list[int]) -> float:
+        model = recompute_model(instance, checkpoints, "none")
+        result = solve_linear(model.linear)
+        chosen.learn_with_reruns(model, model.versions, result)
+        return result.bound * model.nanoseconds
+
+    few = [optimum(chosen.choose(count)) for count in (6, 9)]
+    assert few[1] > 1.02 * few[0]
+    assert few[1] > 1.004 * optimum(hot_checkpoints(instance, 12))
+
+
+def test_where_tasks_run_again_an_unsolved_model_teaches_nothing() -> None:
+    instance = with_recomputation(Workload("lenet", 64, "k40").instance("1.05xMmin"))
+    chosen = Checkpoints(instance)
+    model = recompute_model(instance, chosen.choose(6), "none")
+    result = solve_linear(model.linear)
+    for lost in (replace(result, values=None), replace(result, duals=None)):
+        chosen.learn_with_reruns(model, model.versions, lost)
+        assert chosen.choose(6) == list(model.checkpoints)
+    chosen.learn_with_reruns(model, model.versions, result)
+    assert set(chosen.choose(len(instance.tasks) - 1)) > set(dearest(model, result.duals))
 
 
 @pytest.mark.slow
