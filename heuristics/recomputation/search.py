@@ -278,7 +278,7 @@ class RerunSearch:
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
         """Continue the search until so many tasks have been simulated, or some seconds have passed."""
         until = time.monotonic() + seconds
-        if self._planner is not None and not self._planner.done:
+        if self._planner is not None:
             share = int(self.share.part * work)
             self._plan(self._planner, self.share.part * seconds, share)
             work -= share
