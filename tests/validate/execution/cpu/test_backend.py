@@ -392,3 +392,22 @@ def test_delays_alone_do_no_damage(case: tuple[Instance, Schedule], right: Execu
     data = initial(rebuild(instance).graph.network, 2)
     nothing = (-1, -1)
     assert executions_until_damage(instance, schedule, nothing, delayed(8), data, right) is None
+
+
+def test_an_operation_that_fails_without_a_wait_is_damaged(
+    case: tuple[Instance, Schedule], right: Execution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An algorithm reads a table of indices that another block has overwritten."""
+    instance, schedule = case
+    data = initial(rebuild(instance).graph.network, 2)
+    wait = essential_waits(instance, schedule)[0]
+    made = iter((right, DeviceError("BP2(conv2) (operation 14): ValueError: ...")))
+
+    def run(_: Executor) -> Execution:
+        found = next(made)
+        if isinstance(found, DeviceError):
+            raise found
+        return found
+
+    monkeypatch.setattr(Executor, "run", run)
+    assert executions_until_damage(instance, schedule, wait, [CpuBackend] * 3, data, right) == 2
