@@ -46,7 +46,8 @@ def test_places_are_found_for_a_whole_program_where_none_are_found_one_by_one(se
 def test_the_method_searches_so() -> None:
     answer = flow_recompute(layered(0), Limits(4.0))
     assert answer.schedule is not None
-    assert flow_recompute(layered(0), Limits(1.0, without=frozenset({"relaxed-start"}))).schedule is None
+    other = flow_recompute(layered(0), Limits(1.0, without=frozenset({"relaxed-start"}))).schedule
+    assert other is None or other.makespan_ns > answer.schedule.makespan_ns
 
 
 def test_other_memory_models_and_tensors_in_parts_have_one_search() -> None:
