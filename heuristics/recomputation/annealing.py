@@ -306,18 +306,12 @@ def _return(graph: Graph, state: State, program: Program, runs: int, known: int)
         gaps[g, NEXT_USE] = at_use[j]
         at_use[j] = g
     now = engine = freed = head = tail = at = 0
-    g = at_use[runs]
-    while g >= 0:
-        gaps[g, ENTER] = now
-        queue[tail] = g
-        tail += 1
-        g = gaps[g, NEXT_USE]
-    for i in range(runs - 1, -1, -1):
+    for i in range(runs, -1, -1):
         while at < known and gaps[at, AFTER] >= i:
             if gaps[at, LAST] >= 0:
                 freed -= graph.size[gaps[at, BLOCK]]
             at += 1
-        if program.useful[i]:
+        if i < runs and program.useful[i]:
             w = state.way[program.task[i]]
             quickest, leanest = _fitting(graph, w, graph.pool - program.live[i] + freed)
             while head < tail:
@@ -462,22 +456,20 @@ def _judge(graph: Graph, state: State, program: Program, runs: int) -> tuple[int
                 live[until[d] + 1] -= graph.size[d]
             if copying and ahead[d] > 0 and (graph.on_host[d] or state.sent[d]):
                 known = _gap(state.copies, known, d, -1)
+    for i in range(runs):
+        present += live[i]
+        live[i] = present
     if copying:
-        for i in range(runs):
-            present += live[i]
-            live[i] = present
         state.counts[GAPS] = known
         _return(graph, state, program, runs, known)
         return _execute(graph, state, program, runs, known)
     time = lacking = 0
     for i in range(runs):
-        present += live[i]
-        live[i] = present
         if not program.useful[i]:
             continue  # what is there then is there at the run before it as well
-        quickest, leanest = _fitting(graph, way[program.task[i]], graph.pool - present)
+        quickest, leanest = _fitting(graph, way[program.task[i]], graph.pool - live[i])
         if quickest < 0:
-            lacking += present + graph.scratch[leanest] - graph.pool
+            lacking += live[i] + graph.scratch[leanest] - graph.pool
             quickest = leanest
         time += graph.time[quickest]
     return time, lacking

@@ -70,12 +70,12 @@ class ContiguousRerunSearch(RerunSearch):
         done = self._plans is None or self._plans.done
         return done and super().done and self._relaxed.done
 
-    def offer_plan(self, plan: Plan, guide: Guide | None) -> None:
+    def offer_plan(self, plan: Plan, guide: Guide | None) -> Point:
         """Start both searches from second runs and a guide, as `RerunSearch.offer_plan` does."""
-        super().offer_plan(plan, guide)
-        self._relaxed.offer_plan(plan, guide)
+        relaxed = self._relaxed.offer_plan(plan, guide)
         if self._plans is not None:
-            offered(self._plans, self._relaxed.point(plan, guide), guide)
+            offered(self._plans, relaxed, guide)
+        return super().offer_plan(plan, guide)
 
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
         """Continue both searches, as `RerunSearch.run` does."""

@@ -170,7 +170,6 @@ class PlanSearch:
         self._mean = max(float(quickest[again].mean()) if len(again) else 1.0, 1.0)
         self._length = _FIRST_CYCLE * max(len(again), 1)
         self._calm, self._cycles = 0, 0
-        self._fixed = np.setdiff1d(np.arange(len(columns.size)), self._graph.movable)
         self._suggested: _Suggestion | None = None
         room = _ROOM * max(len(again), 1)
         most = tasks + room + 1
@@ -242,14 +241,9 @@ class PlanSearch:
 
     def absences(self) -> list[Absence]:
         """Return the gaps of the best plan in which blocks are away, in the order in which they leave."""
-        state, graph = self._state, self._graph
-        count = int(state.counts[BEST])
-        state.trial[:count] = state.best[:count]
-        state.tried[:] = state.kept
-        state.sent[:] = state.gone
-        known = judge(graph, state, count)
-        state.tried[:] = state.chosen
-        state.sent[:] = state.away
+        state = self._state
+        known = judge(self._graph, state, self._try_best())
+        self._restore()
         gaps = state.copies.gaps[:known][::-1]
         return [Absence(*gap) for gap in gaps[gaps[:, GONE] > 0, : len(Absence._fields)].tolist()]
 
@@ -258,13 +252,11 @@ class PlanSearch:
 
         `ways` has numbers of ways by task; others have their first one. `away` has the blocks that are away.
         """
-        state = self._state
-        if len(plan) <= len(state.trial):
+        if len(plan) <= len(self._state.trial):
             self._try(_Suggestion(plan, ways, away))
-            if keep(self._graph, state, len(plan)):
+            if keep(self._graph, self._state, len(plan)):
                 self._calm = 0
-            state.tried[:] = state.chosen
-            state.sent[:] = state.away
+            self._restore()
 
     def suggest(self, plan: Plan, ways: Mapping[int, int] = _FIRST, away: Collection[int] = ()) -> None:
         """Offer a plan, and begin every second cycle with it from now on, even where memory is too small."""
@@ -281,16 +273,26 @@ class PlanSearch:
         for k, way in suggestion.ways.items():
             state.tried[k] += way
         state.sent[:] = False
-        state.sent[[*suggestion.away]] = True
-        state.sent[self._fixed] = False
+        state.sent[graph.movable] = np.isin(graph.movable, [*suggestion.away])
+
+    def _try_best(self) -> int:
+        """Put the best plan where the next one to judge is; return the number of its second runs."""
+        state = self._state
+        count = int(state.counts[BEST])
+        state.trial[:count] = state.best[:count]
+        state.tried[:] = state.kept
+        state.sent[:] = state.gone
+        return count
+
+    def _restore(self) -> None:
+        """Let what is tried next be as the current plan has it."""
+        self._state.tried[:] = self._state.chosen
+        self._state.sent[:] = self._state.away
 
     def keep_to(self, part: float) -> None:
         """Go on in a part of the pool, from 0 to 1; plans that were found in another count no longer."""
         self._graph = self._graph._replace(pool=int(part * self._pool) // self._unit * self._unit)
-        count = int(self._state.counts[BEST])
-        self._state.trial[:count] = self._state.best[:count]
-        self._state.tried[:] = self._state.kept
-        self._state.sent[:] = self._state.gone
+        count = self._try_best()
         self._state.counts[[TIME, AT]] = -1, 0
         self._calm = 0
         set_off(self._graph, self._state, count)
@@ -325,11 +327,9 @@ class PlanSearch:
             count = len(self._suggested.plan)
             state.counts[AT] = int(_WARM[number % 2] * self._length)
         else:
-            from_best = (odd if self._suggested is None else number % 2) and state.counts[TIME] >= 0
-            count = int(state.counts[BEST]) if from_best else 0
-            state.trial[:count] = state.best[:count]
-            state.tried[:] = state.kept
-            state.sent[:] = state.gone if from_best else False
+            count = self._try_best()
+            if not (odd if self._suggested is None else number % 2) or state.counts[TIME] < 0:
+                count, state.sent[:] = 0, False
         set_off(self._graph, state, count)
 
 

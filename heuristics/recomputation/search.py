@@ -255,12 +255,12 @@ class RerunSearch:
         else:
             self.offer_plan(frozenset(), start)
 
-    def offer_plan(self, plan: Plan, guide: Guide | None) -> None:
+    def offer_plan(self, plan: Plan, guide: Guide | None) -> Point:
         """Start from second runs, and from a guide to transfers for the instance in which they are tasks.
 
         The first plan with a guide begins a descent, and so does what is better than all plans of this
         descent. Others are tried for a moment, and those with a guide begin descents later. A plan with a
-        guide is a suggestion to the search for plans alone.
+        guide is a suggestion to the search for plans alone. Return the plan after a short search.
         """
         point = self.point(plan, guide)
         if self._planner is not None:
@@ -270,10 +270,11 @@ class RerunSearch:
             self._offered.append(point)
         if first or point.cost < self._lowest.cost:
             self._set_off(point)
-            return
+            return point
         self._current = point
         if guide is not None:
             self._waiting.append(point)
+        return point
 
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
         """Continue the search until so many tasks have been simulated, or some seconds have passed."""

@@ -60,11 +60,15 @@ class Unrolling(Names):
     def stays(self) -> tuple[Integers, Integers, Integers]:
         """Return the stays of blocks between uses, as `stays`, with the original block of each."""
         block, after, until = stays(self.columns)
+        return self._originals(block, after), after, until
+
+    def _originals(self, block: Integers, after: Integers) -> Integers:
+        """Return the original of each block behind a task."""
         original = integers([d for d, _ in self.copies])[block]
         for place, changes in self.merges.items():
             for i, d in changes:
                 original[(block == place) & (after >= i)] = self.copies[d][0]
-        return original, after, until
+        return original
 
     def guide(self, absences: Sequence[Absence]) -> Guide:
         """Return a guide to the transfers of a plan: each block that is away comes back as late as it says.
@@ -72,7 +76,7 @@ class Unrolling(Names):
         Runs take their quickest algorithms; where there is no room for one, the search takes another.
         """
         block, after, _ = stays(self.columns)
-        original = self.stays()[0]
+        original = self._originals(block, after)
         place = dict(zip(zip(original.tolist(), after.tolist(), strict=True), block.tolist(), strict=True))
         known = [gap for gap in absences if (gap.block, gap.after) in place]
         back = sorted(known, key=lambda gap: (gap.last, gap.until))

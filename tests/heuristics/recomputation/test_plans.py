@@ -186,6 +186,15 @@ def copying(name: str, batch: int, budget: str, device: str = "v100") -> Instanc
     return with_recomputation(Workload(name, batch, device).instance(budget))
 
 
+def planning(instance: Instance, work: int) -> tuple[RerunSearch, PlanSearch]:
+    """A search in paged memory, and its search for plans alone after so many runs."""
+    search = RerunSearch(instance, "paged")
+    plans = search.plans()
+    assert plans is not None
+    plans.run(work=work)
+    return search, plans
+
+
 @pytest.mark.parametrize(
     ("name", "batch", "budget"),
     [("resnet18", 64, "1.2xMmin"), ("googlenet", 32, "40%"), ("alexnet", 256, "1.1xMmin")],
@@ -197,10 +206,7 @@ def test_a_plan_with_copies_takes_about_as_long_as_it_says(
     instance = copying(name, batch, budget)
     if parts:
         instance = split_parts(instance, 32 << 20)
-    search = RerunSearch(instance, "paged")
-    plans = search.plans()
-    assert plans is not None
-    plans.run(work=3_000_000)
+    search, plans = planning(instance, 3_000_000)
     point = search.planned(plans)
     assert plans.time_ns is not None
     assert point.search.makespan_ns is not None
@@ -214,10 +220,7 @@ def test_a_plan_with_copies_takes_about_as_long_as_it_says(
 
 def test_blocks_are_away_between_uses_in_the_order_in_which_they_leave() -> None:
     instance = copying("resnet18", 64, "1.2xMmin")
-    search = RerunSearch(instance, "paged")
-    plans = search.plans()
-    assert plans is not None
-    plans.run(work=4_000_000)
+    _, plans = planning(instance, 4_000_000)
     found, again = plans.absences(), unrolled(instance, plans.best())
     assert found
     assert [gap.after for gap in found] == sorted(gap.after for gap in found)
@@ -231,11 +234,9 @@ def test_blocks_are_away_between_uses_in_the_order_in_which_they_leave() -> None
 
 def test_a_plan_is_offered_with_the_blocks_that_are_away() -> None:
     instance = copying("resnet18", 64, "1.2xMmin")
-    search = RerunSearch(instance, "paged")
-    known, other = search.plans(), search.plans()
-    assert known is not None
+    search, known = planning(instance, 4_000_000)
+    other = search.plans()
     assert other is not None
-    known.run(work=4_000_000)
     again = search.planned(known).again
     other.offer(known.best())
     assert other.time_ns is None
@@ -247,10 +248,7 @@ def test_a_plan_is_offered_with_the_blocks_that_are_away() -> None:
 def test_what_a_search_for_transfers_finds_in_long_is_found_at_once() -> None:
     """A search for transfers after each change of a plan needs many times as long."""
     instance = copying("resnet50", 64, "25%")
-    search = RerunSearch(instance, "paged")
-    plans = search.plans()
-    assert plans is not None
-    plans.run(work=10_000_000)
+    _, plans = planning(instance, 10_000_000)
     assert plans.time_ns is not None
     ideal = sum(min(one.duration_ns for one in task.algorithms) for task in instance.tasks)
     assert plans.time_ns < 1.19 * ideal  # 1.217 after a minute of the other; 1.137 is proven
