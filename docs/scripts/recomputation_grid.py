@@ -1,5 +1,7 @@
 """Recomputation together with copies: a grid of networks under four budgets, measured against targets.
 
+Each cell has its tensors in parts, and whole ones.
+
 ``python docs/scripts/recomputation_grid.py`` makes the runs that the data file lacks: a minute for each cell,
 then ten minutes where that leaves too wide a gap. ``--write FILE`` puts the tables into the page. It can be
 stopped at any time, and goes on where it was.
@@ -19,9 +21,11 @@ from core_grid import by_seconds, verdict
 from pebbler.benchmark.output.markdown import markdown, publish
 from pebbler.benchmark.report.exhibits import percent
 from pebbler.benchmark.sweeps.jobs import GRACE, Job, Setting
-from pebbler.benchmark.sweeps.problems import WorkloadProblem, about
+from pebbler.benchmark.sweeps.problems import FileProblem, Problem, WorkloadProblem, about
 from pebbler.benchmark.sweeps.results import Results, Run, origins, read_latest
 from pebbler.benchmark.sweeps.runner import make
+from pebbler.heuristics.parts import with_parts
+from pebbler.instances.files import encode
 from pebbler.instances.memory import least_budget, parse_budget
 from pebbler.instances.units import format_time
 from pebbler.instances.workload import Workload
@@ -49,6 +53,9 @@ SHORT, LONG = 60.0, 600.0
 WORST, MEDIAN = 0.03, 0.01
 """Targets of the gaps."""
 
+PARTS = "parts"
+"""Last word of a cell's name whose tensors are in parts."""
+
 DATA = Path("docs/data/recomputation-grid.sqlite")
 BEGIN, END = "<!-- begin recomputation-grid -->\n", "<!-- end recomputation-grid -->\n"
 
@@ -67,17 +74,23 @@ def cells() -> tuple[WorkloadProblem, ...]:
     return tuple(found)
 
 
+def in_parts(cell: WorkloadProblem) -> FileProblem:
+    """Return a cell whose tensors are in parts."""
+    (instance,) = cell.instances()
+    return FileProblem(f"{cell.name}/{PARTS}", encode(with_parts(instance)))
+
+
 def setting(seconds: float) -> Setting:
     """Return what a cell is solved with."""
     return Setting(METHOD, "paged", seconds, seconds + GRACE)
 
 
-def jobs(cells: Iterable[WorkloadProblem], seconds: float) -> list[Job]:
+def jobs(cells: Iterable[Problem], seconds: float) -> list[Job]:
     """Return the runs of some cells."""
     return [Job(cell, about(cell, cell.instances()), setting(seconds)) for cell in cells]
 
 
-def wide(cells: Iterable[WorkloadProblem], runs: Iterable[Run]) -> list[WorkloadProblem]:
+def wide(cells: Iterable[Problem], runs: Iterable[Run]) -> list[Problem]:
     """Return the cells whose short runs leave a gap beyond `MEDIAN`, the widest first."""
     gaps = {run.about.problem: run.found.gap for run in runs if run.setting.time_limit == SHORT}
     found = [cell for cell in cells if gaps.get(cell.name, 0.0) > MEDIAN]
@@ -85,8 +98,20 @@ def wide(cells: Iterable[WorkloadProblem], runs: Iterable[Run]) -> list[Workload
 
 
 def report(runs: Sequence[Run]) -> str:
-    """Return the tables as Markdown: a summary, and the cells."""
-    limits = {seconds: {run.about.problem: run for run in some} for seconds, some in by_seconds(runs).items()}
+    """Return the tables as Markdown: for tensors in parts and whole ones, a summary, and the cells."""
+    texts = [
+        f"### {title}\n\n{_tables(own)}"
+        for title, are_parts in (("Tensors in parts", True), ("Whole tensors", False))
+        if (own := [run for run in runs if run.about.problem.endswith(f"/{PARTS}") == are_parts])
+    ]
+    return "\n".join(texts) + "\n" + "".join(f"- {origin}.\n" for origin in origins(runs))
+
+
+def _tables(runs: Sequence[Run]) -> str:
+    limits = {
+        seconds: {run.about.problem.removesuffix(f"/{PARTS}"): run for run in some}
+        for seconds, some in by_seconds(runs).items()
+    }
     short, long = limits.get(SHORT, {}), limits.get(LONG, {})
     best = {
         cell: min((run, long.get(cell, run)), key=lambda run: run.found.gap) for cell, run in short.items()
@@ -101,8 +126,7 @@ def report(runs: Sequence[Run]) -> str:
     lacking.sort(key=_rank)
     if lacking:
         text += f"Without a run of {LONG:g} s yet: {', '.join(lacking)}.\n\n"
-    text += _cells_table(short, long)
-    return text + "\n" + "".join(f"- {origin}.\n" for origin in origins(runs))
+    return text + _cells_table(short, long)
 
 
 def _summary(what: str, runs: Mapping[str, Run]) -> tuple[str, ...]:
@@ -154,10 +178,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.write is None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+        parts = tuple(map(in_parts, cells()))
         with Results(options.data, write=True) as results:
-            make(jobs(cells(), SHORT), results, ThreadPoolExecutor(options.at_once))
-            chosen = wide(cells(), read_latest(options.data))
-            make(jobs(chosen, LONG), results, ThreadPoolExecutor(options.at_once))
+            make(jobs((*parts, *cells()), SHORT), results, ThreadPoolExecutor(options.at_once))
+            for kind in (parts, cells()):
+                chosen = wide(kind, read_latest(options.data))
+                make(jobs(chosen, LONG), results, ThreadPoolExecutor(options.at_once))
         return
     publish(report(read_latest(options.data)), options.write, BEGIN, END)
 

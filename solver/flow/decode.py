@@ -112,6 +112,8 @@ def decided(instance: Instance, model: RecomputeModel, values: NDArray[np.float6
             algorithms[i] = max(columns, key=lambda a: float(values[columns[a]]))
     leaves: dict[Gap, int] = {}
     returns: dict[Gap, int] = {}
+    # of equal parts, so many leave as make up what is absent: the last ones
+    least = {d: (len(own) - i - 0.5) / len(own) for own in model.parts for i, d in enumerate(own)}
     for (copy, after), until in gaps_of(again.instance).items():
         since = again.runs[after] if after >= 0 else None
         upto = again.runs[until] if until < len(again.runs) else None
@@ -123,7 +125,7 @@ def decided(instance: Instance, model: RecomputeModel, values: NDArray[np.float6
         absent = [
             i
             for i, column in enumerate(columns_of.present, columns_of.first)
-            if first <= i <= last and values[column] < 0.5
+            if first <= i <= last and 1 - values[column] > least[block]
         ]
         if absent:
             out = [j for j, column in columns_of.out.items() if values[column] > 0.999]

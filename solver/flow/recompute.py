@@ -57,7 +57,7 @@ from .families import (
 )
 from .machine.copies import Direction, directions, link_times
 from .model import ROUNDING, Integrality, PricedModel, host_bytes_at_the_ends, proven_by, tasks_of
-from .versions import VersionColumns, can_be_away
+from .versions import Parts, VersionColumns, can_be_away, joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +68,21 @@ class RecomputeModel(PricedModel):
     ----------
     again
         The column of each task and interval: whether the task runs again in the interval.
+    parts
+        The blocks of the instance for which the model's blocks stand: equal parts of tensors are one.
     versions
-        The columns of each version, by block and number of the version.
+        The columns of each version, by block of the instance and number of the version.
     block_rows
-        Per row, the block to which the row's version belongs, or -1.
+        Per row, the model's block to which the row's version belongs, or -1.
     survival_rows
-        Rows (54) and (55), as prices of survival are named.
+        Rows (54) and (55), as prices of survival are named, with the model's blocks, as below.
     read_rows
         Rows (57) and (58), by checkpoint, instant of it, and block that it reads with some algorithms only;
         rows (59), by checkpoint, its last instant, and block that it makes with some only.
     """
 
     again: dict[Run, int]
+    parts: Parts
     versions: dict[tuple[int, int], VersionColumns]
     block_rows: NDArray[np.int64]
     survival_rows: dict[SurvivalKey, int]
@@ -116,12 +119,13 @@ def proven_with_reruns(
     name = f"flow-recompute-{models[integrality]}-{solver}"
     if result.duals is None:
         return proven_by(instance, result, model, name, name, {})
-    survival = {
-        (t, d, x): max(float(result.duals[row]), 0.0) * model.nanoseconds / instance.blocks[d].bytes
-        for (t, d, x), row in model.survival_rows.items()
-    }
     reruns = _rerun_prices(instance, model, result.duals)
+    survival = _survival_prices(instance, model, result.duals)
     return proven_by(instance, result, model, name, name, reruns, survival)
+
+
+def _bytes(instance: Instance, parts: Sequence[int]) -> int:
+    return sum(instance.blocks[d].bytes for d in parts)
 
 
 def _rerun_prices(
@@ -136,12 +140,32 @@ def _rerun_prices(
     prices: dict[RerunKey, float] = defaultdict(float)
     own = np.isin(linear.columns, list(runs)) & (model.block_rows[linear.rows] >= 0)
     for row, column, value in zip(linear.rows[own], linear.columns[own], linear.values[own], strict=True):
-        d = int(model.block_rows[row])
-        worth = float(duals[row] * abs(value)) * model.nanoseconds / instance.blocks[d].bytes
-        prices[*runs[int(column)], d] += max(worth, 0.0)
-    for (k, t, d), rows in model.read_rows.items():
+        parts = model.parts[int(model.block_rows[row])]
+        worth = float(duals[row] * abs(value)) * model.nanoseconds / _bytes(instance, parts)
+        for d in parts:
+            prices[*runs[int(column)], d] += max(worth, 0.0)
+    for (k, t, joint), rows in model.read_rows.items():
         worth = sum(max(float(duals[row]), 0.0) for row in rows)
-        prices[k, t, d] += worth * model.nanoseconds / instance.blocks[d].bytes
+        for d in model.parts[joint]:
+            prices[k, t, d] += worth * model.nanoseconds / _bytes(instance, model.parts[joint])
+    return prices
+
+
+def _survival_prices(
+    instance: Instance, model: RecomputeModel, duals: NDArray[np.float64]
+) -> dict[SurvivalKey, float]:
+    """Return what versions pay that do not survive, in nanoseconds per byte.
+
+    Each of equal parts pays the same, to each part of an input.
+    """
+    prices: dict[SurvivalKey, float] = {}
+    for (t, joint, input_), row in model.survival_rows.items():
+        lost, read = model.parts[joint], model.parts[input_]
+        worth = max(float(duals[row]), 0.0) * model.nanoseconds / _bytes(instance, lost)
+        if joint == input_:
+            prices |= {(t, d, d): worth for d in lost}
+        elif worth:
+            prices |= {(t, d, x): worth / len(read) for d in lost for x in read}
     return prices
 
 
@@ -151,7 +175,8 @@ def recompute_model(
     """Build FLOW with recomputation on some checkpoints.
 
     With `between`, memory counts at the runs between two checkpoints as well, by (61) and (62). That is for
-    few checkpoints, and for instances in which nothing returns from the host.
+    few checkpoints, and for instances in which nothing returns from the host. Unless evictions are whole,
+    equal parts of a tensor are one block of the model (`joined`).
 
     Raises
     ------
@@ -162,8 +187,10 @@ def recompute_model(
         raise ValueError("FLOW with second runs does not cover tasks that may run on the host")
     if between and not instance.nothing_returns:
         raise ValueError("what is there before and after a run may be away meanwhile, as blocks may return")
-    least = with_least_reads(instance)
-    return _Model(instance, least, tuple(tasks_of(instance, checkpoints)), integrality, between).build()
+    alone = tuple((d,) for d in range(len(instance.blocks)))
+    joint, parts = (instance, alone) if integrality == "all" else joined(instance)
+    least, chosen = with_least_reads(joint), tuple(tasks_of(instance, checkpoints))
+    return _Model(joint, parts, least, chosen, integrality, between).build()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +210,12 @@ class _Model:
     In `instance`, tasks read and make the least that they do in the `given` one. `optional` has, per version,
     the checkpoints that read it with some algorithms only, and the columns of these; `makers`, per block that
     some algorithms of a checkpoint leave out, the columns of the others.
+    `parts` has what the blocks stand for.
     `needed` has, per version that is not held, the last interval in which first runs, or the end, need it.
     """
 
     given: Instance
+    parts: Parts
     instance: Instance
     checkpoints: tuple[int, ...]
     integrality: Integrality
@@ -289,7 +318,12 @@ class _Model:
             end_rows=at_ends,
             link_rows=self.out.link,
             again=self.again,
-            versions=self.versions,
+            parts=self.parts,
+            versions={
+                (d, number): columns
+                for (joint, number), columns in self.versions.items()
+                for d in self.parts[joint]
+            },
             block_rows=np.concatenate(owners),
             survival_rows=survival_rows,
             read_rows=self.read_rows,

@@ -6,6 +6,8 @@ are merged into one.
 
 A carried block ends where it begins. Its stay before the first use has the start as an instant, -1: what is
 absent then is absent at the end of its last stay as well.
+
+Where tasks run again, versions are not merged, but equal parts of a tensor are one block (`joined`).
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import UNSET
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ...heuristics.gaps import Gap
-from ...instances.instance import Instance
+from ...instances.instance import Block, Instance
 from ...validate.bounds.machine import LinkTimes, fair_shares
 
 _FASTEST = -40
@@ -246,6 +250,102 @@ def instants_of(after: int, until: int, positions: NDArray[np.int64]) -> tuple[i
     """Return the first and the last instant of a stay between two tasks; if there is none, it ends before."""
     first = int(np.searchsorted(positions, after, "right"))
     return 2 * first, 2 * int(np.searchsorted(positions, until, "left")) - 1
+
+
+Parts = tuple[tuple[int, ...], ...]
+"""Per block of a model, the blocks of the instance for which it stands."""
+
+
+def joined(instance: Instance) -> tuple[Instance, Parts]:
+    """Return the instance with equal parts of a tensor as one block, and what each block stands for.
+
+    Equal parts have the same size, their copies take the same time, and tasks and both ends of the iteration
+    treat them alike. Exchanged with each other, they give the same instance. So the mean over all exchanges
+    of a solution of a linear model is a solution in which they have the same shares, and these are all that
+    the model of the joined instance knows. Times that differ by rounding count as the least, which is less.
+    """
+    alike: dict[Hashable, list[int]] = defaultdict(list)
+    kinds = _kinds_of_parts(instance)
+    for d in range(len(instance.blocks)):
+        alike[kinds.get(d, d)].append(d)
+    groups = (
+        [tuple(own)] if _take_one_time(instance, own) else [(d,) for d in own] for own in alike.values()
+    )
+    parts = tuple(sorted(chain.from_iterable(groups)))
+    if len(parts) == len(instance.blocks):
+        return instance, parts
+    place = {group[0]: i for i, group in enumerate(parts)}
+
+    def kept(blocks: Sequence[int]) -> tuple[int, ...]:
+        return tuple(place[d] for d in blocks if d in place)
+
+    tasks = tuple(
+        replace(
+            task,
+            inputs=kept(task.inputs),
+            outputs=kept(task.outputs),
+            updates=kept(task.updates),
+            algorithms=tuple(
+                one if one.inputs is UNSET else replace(one, inputs=kept(one.inputs))
+                for one in task.algorithms
+            ),
+        )
+        for task in instance.tasks
+    )
+    blocks = tuple(_joint([instance.blocks[d] for d in group]) for group in parts)
+    return replace(instance, blocks=blocks, tasks=tasks), parts
+
+
+def _kinds_of_parts(instance: Instance) -> dict[int, Hashable]:
+    """Return what equal parts of tensors have in common, by block; nothing where what is made varies."""
+    kinds: dict[int, list[Hashable]] = {}
+    for d, block in enumerate(instance.blocks):
+        if block.tensor is not None:
+            sizes, never = (
+                (block.bytes, block.loaded_bytes),
+                (block.offload_ns is None, block.prefetch_ns is None),
+            )
+            kinds[d] = [block.tensor, sizes, never, block.initially, block.finally_]
+    for k, task in enumerate(instance.tasks if kinds else ()):
+        if any(one.takes_over or one.outputs is not UNSET for one in task.algorithms):
+            return {}
+        own = [one.inputs for one in task.algorithms if one.inputs is not UNSET]
+        for role, touched in enumerate((task.inputs, task.outputs, task.updates, *own)):
+            for d in touched:
+                if d in kinds:
+                    kinds[d].append((k, role))
+    return {d: tuple(kind) for d, kind in kinds.items()}
+
+
+def _take_one_time(instance: Instance, blocks: Sequence[int]) -> bool:
+    """Return whether copies of some blocks take the same time, but for rounding."""
+    for times in (
+        [instance.blocks[d].offload_ns or 0 for d in blocks],
+        [instance.blocks[d].prefetch_ns or 0 for d in blocks],
+    ):
+        if max(times) - min(times) > 1:
+            return False
+    return True
+
+
+def _joint(blocks: Sequence[Block]) -> Block:
+    """Return equal parts as one block."""
+    if len(blocks) == 1:
+        return blocks[0]
+
+    def time(least: Sequence[int | None]) -> int | None:
+        known = [one for one in least if one is not None]
+        return min(known) * len(blocks) if known else None
+
+    return replace(
+        blocks[0],
+        bytes=blocks[0].bytes * len(blocks),
+        load_bytes=None if blocks[0].load_bytes is None else blocks[0].load_bytes * len(blocks),
+        offload_ns=time([block.offload_ns for block in blocks]),
+        prefetch_ns=time([block.prefetch_ns for block in blocks]),
+        tensor=None,
+        begin=None,
+    )
 
 
 def first_loads_ns(

@@ -10,9 +10,10 @@ import pytest
 import recomputation_grid
 from pebbler.benchmark.output.machine import Origin
 from pebbler.benchmark.sweeps.jobs import Found
+from pebbler.benchmark.sweeps.problems import WorkloadProblem
 from pebbler.benchmark.sweeps.results import Run, read_latest
 from pebbler.instances.workload import Workload
-from recomputation_grid import BEGIN, END, LONG, SHORT, cells, report, setting, wide
+from recomputation_grid import BEGIN, END, LONG, SHORT, cells, in_parts, report, setting, wide
 
 from ..benchmark.swept import ABOUT
 
@@ -72,6 +73,27 @@ def test_a_longer_run_counts_where_it_is_better() -> None:
         "+12.22%, 1.00%",
     ]
     assert "no schedule" in report([run("a/1/V100/50%", None)])
+
+
+def test_each_cell_has_its_tensors_in_parts_as_well() -> None:
+    cell = WorkloadProblem(Workload("lenet", 4096, "V100"), "1.1xMmin")
+    problem = in_parts(cell)
+    assert problem.name == "lenet/4096/V100/1.1xMmin/parts"
+    (whole,), (parts,) = cell.instances(), problem.instances()
+    assert parts.budget_bytes == whole.budget_bytes
+    assert len(parts.blocks) > len(whole.blocks)
+
+
+def test_parts_and_whole_tensors_have_tables_of_their_own() -> None:
+    runs = [run("a/1/V100/50%", 1_040_000), run("a/1/V100/50%/parts", 1_020_000)]
+    text = report([*runs, run("a/1/V100/50%/parts", 1_010_000, LONG)])
+    parts, whole = text.split("### Whole tensors")
+    assert parts.startswith("### Tensors in parts")
+    assert "| 60 s | 1 | 2.00%, missed: 1.00% | 2.00%, met: 3.00% |" in parts
+    assert "| 1 | 1.00%, met: 1.00% | 1.00%, met: 3.00% |" in parts
+    assert "| 60 s | 1 | 4.00%, missed: 1.00% | 4.00%, missed: 3.00% |" in whole
+    assert "Without a run of 600 s yet: a/1/V100/50%." in whole
+    assert "Without" not in parts
 
 
 def test_the_page_has_the_tables_of_the_data() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
+import numpy as np
 import pytest
 from numpy.random import default_rng
 
@@ -26,13 +27,14 @@ from pebbler.instances.suites.tiny import (
     without_copies,
     without_parts,
 )
-from pebbler.instances.transforms import with_link, with_recomputation
+from pebbler.instances.transforms import split_parts, with_link, with_recomputation
 from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import best_bound, compute_bound
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.flow import method as flow_method
-from pebbler.solver.flow import recompute_method
+from pebbler.solver.flow import recompute, recompute_method
+from pebbler.solver.flow.checkpoints import hot_checkpoints
 from pebbler.solver.flow.decode import decided
 from pebbler.solver.flow.model import Integrality, flow_bound
 from pebbler.solver.flow.recompute import (
@@ -204,6 +206,70 @@ def test_where_nothing_runs_again_it_proves_what_flow_does_or_more(count: int) -
         assert known.lower_bound_ns <= bound.lower_bound_ns <= best
         compared += 1
     assert compared >= count / 2
+
+
+def each_alone(instance: Instance) -> tuple[Instance, tuple[tuple[int, ...], ...]]:
+    """What `joined` returns where no parts are equal."""
+    return instance, tuple((d,) for d in range(len(instance.blocks)))
+
+
+@pytest.mark.parametrize("count", counts(12, 100))
+def test_equal_parts_are_one_block_of_a_linear_model_and_prove_the_same(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    half = with_recomputation(Workload("resnet18", 64, "v100").instance("50%"))
+    split = split_parts(half, 8 * 2**20)
+    cases = [
+        (split, hot_checkpoints(split, 3)),
+        *((one, range(len(one.tasks))) for one in in_parts_too(count)),
+    ]
+    fewer = 0
+    for instance, checkpoints in cases:
+        models = [recompute_model(instance, checkpoints, "none")]
+        with monkeypatch.context() as patch:
+            patch.setattr(recompute, "joined", each_alone)
+            models.append(recompute_model(instance, checkpoints, "none"))
+        joint, alone = models
+        assert joint.versions.keys() == alone.versions.keys()
+        fewer += len(joint.linear.cost) < len(alone.linear.cost)
+        results = [solve_linear(model.linear) for model in models]
+        assert len({result.status for result in results}) == 1
+        if results[0].status == "infeasible":
+            continue
+        assert results[0].objective == pytest.approx(results[1].objective, rel=1e-4)
+        bounds = [
+            proven_with_reruns(instance, result, model, "none", "highs")
+            for result, model in zip(results, models, strict=True)
+        ]
+        assert bounds[0] is not None
+        assert bounds[1] is not None
+        assert bounds[0].certified
+        assert bounds[0].certificate is not None
+        assert not check_certificate(instance, bounds[0].certificate).reasons
+        assert bounds[0].lower_bound_ns == pytest.approx(bounds[1].lower_bound_ns, rel=1e-4, abs=1)
+    assert fewer >= count / 3
+
+
+def test_so_many_parts_are_away_as_a_solution_has_absent() -> None:
+    instance = split_parts(
+        with_recomputation(Workload("alexnet", 512, "v100").instance("1.1xMmin")), 64 * 2**20
+    )
+    model = recompute_model(instance, hot_checkpoints(instance, 6), "algorithms")
+    away = {}
+    for share in (0.0, 0.5, 1.0):
+        values = np.zeros(len(model.linear.cost))
+        for columns in model.versions.values():
+            values[[*columns.present]] = 1 - share
+        plan, guide = decided(instance, model, values)
+        assert not plan
+        away[share] = {d for d, _ in guide.returning}
+    joint = [parts for parts in model.parts if len(parts) > 1 and set(parts) <= away[1.0]]
+    assert joint
+    assert away[0.0] == set()
+    for parts in joint:
+        gone = [d for d in parts if d in away[0.5]]
+        assert gone == list(parts)[-len(gone) :]
+        assert abs(len(gone) - len(parts) / 2) <= 0.5
 
 
 def test_a_second_run_beats_copies_that_take_long() -> None:
