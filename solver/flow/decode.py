@@ -112,7 +112,7 @@ def decided(instance: Instance, model: RecomputeModel, values: NDArray[np.float6
             algorithms[i] = max(columns, key=lambda a: float(values[columns[a]]))
     leaves: dict[Gap, int] = {}
     returns: dict[Gap, int] = {}
-    # of equal parts, so many leave as make up what is absent: the last ones
+    # of equal parts, so many leave as make up what is absent, the last ones: per block, from which share on
     least = {d: (len(own) - i - 0.5) / len(own) for own in model.parts for i, d in enumerate(own)}
     for (copy, after), until in gaps_of(again.instance).items():
         since = again.runs[after] if after >= 0 else None

@@ -210,8 +210,8 @@ class _Model:
     In `instance`, tasks read and make the least that they do in the `given` one. `optional` has, per version,
     the checkpoints that read it with some algorithms only, and the columns of these; `makers`, per block that
     some algorithms of a checkpoint leave out, the columns of the others.
-    `parts` has what the blocks stand for.
-    `needed` has, per version that is not held, the last interval in which first runs, or the end, need it.
+    `parts` has what the blocks stand for. `needed` has, per version that is not held, the last interval in
+    which first runs, or the end, need it.
     """
 
     given: Instance

@@ -301,11 +301,8 @@ def _kinds_of_parts(instance: Instance) -> dict[int, Hashable]:
     kinds: dict[int, list[Hashable]] = {}
     for d, block in enumerate(instance.blocks):
         if block.tensor is not None:
-            sizes, never = (
-                (block.bytes, block.loaded_bytes),
-                (block.offload_ns is None, block.prefetch_ns is None),
-            )
-            kinds[d] = [block.tensor, sizes, never, block.initially, block.finally_]
+            sizes, ends = (block.bytes, block.loaded_bytes), (block.initially, block.finally_)
+            kinds[d] = [block.tensor, sizes, ends, block.offload_ns is None, block.prefetch_ns is None]
     for k, task in enumerate(instance.tasks if kinds else ()):
         if any(one.takes_over or one.outputs is not UNSET for one in task.algorithms):
             return {}
@@ -319,13 +316,8 @@ def _kinds_of_parts(instance: Instance) -> dict[int, Hashable]:
 
 def _take_one_time(instance: Instance, blocks: Sequence[int]) -> bool:
     """Return whether copies of some blocks take the same time, but for rounding."""
-    for times in (
-        [instance.blocks[d].offload_ns or 0 for d in blocks],
-        [instance.blocks[d].prefetch_ns or 0 for d in blocks],
-    ):
-        if max(times) - min(times) > 1:
-            return False
-    return True
+    copies = [(instance.blocks[d].offload_ns or 0, instance.blocks[d].prefetch_ns or 0) for d in blocks]
+    return all(max(times) - min(times) <= 1 for times in zip(*copies, strict=True))
 
 
 def _joint(blocks: Sequence[Block]) -> Block:
@@ -333,16 +325,16 @@ def _joint(blocks: Sequence[Block]) -> Block:
     if len(blocks) == 1:
         return blocks[0]
 
-    def time(least: Sequence[int | None]) -> int | None:
-        known = [one for one in least if one is not None]
+    def together(times: Sequence[int | None]) -> int | None:
+        known = [time for time in times if time is not None]
         return min(known) * len(blocks) if known else None
 
     return replace(
         blocks[0],
         bytes=blocks[0].bytes * len(blocks),
         load_bytes=None if blocks[0].load_bytes is None else blocks[0].load_bytes * len(blocks),
-        offload_ns=time([block.offload_ns for block in blocks]),
-        prefetch_ns=time([block.prefetch_ns for block in blocks]),
+        offload_ns=together([block.offload_ns for block in blocks]),
+        prefetch_ns=together([block.prefetch_ns for block in blocks]),
         tensor=None,
         begin=None,
     )
