@@ -263,6 +263,8 @@ def joined(instance: Instance) -> tuple[Instance, Parts]:
     treat them alike. Exchanged with each other, they give the same instance. So the mean over all exchanges
     of a solution of a linear model is a solution in which they have the same shares, and these are all that
     the model of the joined instance knows. Times that differ by rounding count as the least, which is less.
+    On a link that both directions share, parts stay apart: the load of each copy is rounded, and the sum of
+    loads is less than that of one copy of all.
     """
     alike: dict[Hashable, list[int]] = defaultdict(list)
     kinds = _kinds_of_parts(instance)
@@ -297,8 +299,13 @@ def joined(instance: Instance) -> tuple[Instance, Parts]:
 
 
 def _kinds_of_parts(instance: Instance) -> dict[int, Hashable]:
-    """Return what equal parts of tensors have in common, by block; nothing where what is made varies."""
+    """Return what equal parts of tensors have in common, by block.
+
+    There is nothing where what is made varies, and on a link that both directions share.
+    """
     kinds: dict[int, list[Hashable]] = {}
+    if instance.link is not UNSET:
+        return {}
     for d, block in enumerate(instance.blocks):
         if block.tensor is not None:
             sizes, ends = (block.bytes, block.loaded_bytes), (block.initially, block.finally_)

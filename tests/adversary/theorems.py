@@ -31,6 +31,7 @@ from pebbler.instances.instance import Algorithm, Instance, Task
 from pebbler.instances.memory import least_budget, with_budget
 from pebbler.instances.suites.tiny import without_copies
 from pebbler.instances.transforms import in_pages, in_parts
+from pebbler.instances.units import ceil_to
 from pebbler.solver.bounds import best_bound, compute_bound, critical_path_bound, single_peak_bound
 from pebbler.solver.cp_sat.model import solve_divisible
 from pebbler.solver.exhaustive.brute_force import brute_force
@@ -631,12 +632,22 @@ def _cut(instance: Instance, d: int, count: int) -> Instance:
     )
     more = tuple(msgspec.structs.replace(piece, name=f"{block.name}.{i}") for i in range(1, count))
     added = tuple(range(first, first + count - 1))
+
+    def with_more(touched: tuple[int, ...]) -> tuple[int, ...]:
+        return (*touched, *(added if d in touched else ()))
+
     tasks = tuple(
         msgspec.structs.replace(
             task,
-            inputs=(*task.inputs, *(added if d in task.inputs else ())),
-            outputs=(*task.outputs, *(added if d in task.outputs else ())),
-            updates=(*task.updates, *(added if d in task.updates else ())),
+            inputs=with_more(task.inputs),
+            outputs=with_more(task.outputs),
+            updates=with_more(task.updates),
+            algorithms=tuple(
+                one
+                if one.inputs is msgspec.UNSET
+                else msgspec.structs.replace(one, inputs=with_more(one.inputs))
+                for one in task.algorithms
+            ),
         )
         for task in instance.tasks
     )
@@ -661,6 +672,57 @@ def flow_with_second_runs(case: Case) -> Iterator[Claim]:
     if bound.certificate is not None:
         assert not check_certificate(case.instance, bound.certificate).reasons
         yield Claim("certified", bound.certificate.lower_bound_ns, possible, again)
+
+
+@theorem(
+    "docs/flow.md",
+    Shape(tasks=4, blocks=3, parts=False, reruns=True),
+    without=("host_work", "link", "own_outputs", "takes_over"),
+)
+def equal_parts(case: Case) -> Iterator[Claim]:
+    """As for FLOW with second runs, with evictions in shares and equal parts of a tensor as one block. Parts
+    are equal if they have the same size, tasks and both ends treat them alike, and their copies take the same
+    time but for a nanosecond, of which the least counts. What prices of the block become for its parts
+    proves the same of the instance as it is."""
+    count, rng = len(case.instance.blocks), case.rng
+    if not count:
+        return
+    d, cut = rng.randrange(count), rng.randint(2, 3)
+    pieces = _as_tensor(_cut(_longer(case.instance, d, cut), d, cut), d, cut - 1, int(chance(rng, 50)))
+    alone = Case(pieces, rng)
+    checkpoints, possible = alone.checkpoints(), alone.optimum
+    if not checkpoints:
+        return
+    integrality: Integrality = rng.choice(("none", "algorithms"))
+    model = recompute_model(pieces, checkpoints, integrality)
+    bound = proven_with_reruns(pieces, solve_linear(model.linear), model, integrality, "highs")
+    if bound is None:
+        return
+    together = any(len(parts) > 1 for parts in model.parts)
+    yield Claim(f"{bound.bound_by} at {checkpoints}", bound.lower_bound_ns, possible, together)
+    if bound.certificate is not None:
+        assert not check_certificate(pieces, bound.certificate).reasons
+        yield Claim("certified", bound.certificate.lower_bound_ns, possible, together)
+
+
+def _as_tensor(instance: Instance, d: int, more: int, longer_ns: int) -> Instance:
+    """Return the instance with a block and so many of the last ones as parts of a tensor.
+
+    Copies of the block take so many nanoseconds longer.
+    """
+    blocks = list(instance.blocks)
+    step = ceil_to(blocks[d].bytes, instance.alignment_bytes)
+    for i, part in enumerate((d, *range(len(blocks) - more, len(blocks)))):
+        later = 0 if i else longer_ns
+        offload_ns, prefetch_ns = blocks[part].offload_ns, blocks[part].prefetch_ns
+        blocks[part] = msgspec.structs.replace(
+            blocks[part],
+            tensor="parts",
+            begin=i * step,
+            offload_ns=None if offload_ns is None else offload_ns + later,
+            prefetch_ns=None if prefetch_ns is None else prefetch_ns + later,
+        )
+    return msgspec.structs.replace(instance, blocks=tuple(blocks))
 
 
 def _staying(rng: Random) -> Instance:

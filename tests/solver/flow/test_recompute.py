@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.random import default_rng
@@ -16,7 +17,7 @@ from pebbler.heuristics.methods import Answer, Limits
 from pebbler.heuristics.recomputation.reruns import plan_of, stages_of, staying, unrolled, useful
 from pebbler.heuristics.recomputation.search import RerunSearch
 from pebbler.instances.files import encode
-from pebbler.instances.instance import Instance
+from pebbler.instances.instance import Algorithm, Block, Instance, Link, Task
 from pebbler.instances.suites.generators import Knobs, generate
 from pebbler.instances.suites.shapes import Layered
 from pebbler.instances.suites.tiny import (
@@ -248,6 +249,35 @@ def test_equal_parts_are_one_block_of_a_linear_model_and_prove_the_same(
         assert not check_certificate(instance, bounds[0].certificate).reasons
         assert bounds[0].lower_bound_ns == pytest.approx(bounds[1].lower_bound_ns, rel=1e-4, abs=1)
     assert fewer >= count / 3
+
+
+def test_on_a_shared_link_parts_stay_apart() -> None:
+    """The link takes 6 ns for a byte, and the copy of a part says 5: rounded down, so that it takes 5. Two
+    take 10, while the load of one copy of both is two bytes, which take 12."""
+    part = Block(name="b0", bytes=1, offload_ns=None, prefetch_ns=5, initially="host", tensor="b", begin=0)
+    reader = Task(
+        name="k0",
+        inputs=(0, 1),
+        outputs=(),
+        algorithms=(Algorithm(name="a0", duration_ns=9, workspace_bytes=0),),
+    )
+    instance = Instance(
+        name="parts on a link",
+        engines="duplex",
+        budget_bytes=2,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=(part, msgspec.structs.replace(part, name="b1", begin=1)),
+        tasks=(reader,),
+        link=Link(both_bytes_per_second=166_666_667),
+    )
+    best = brute_force(instance, "divisible")
+    bound = recompute_bound(instance, [0], integrality="none")
+    assert best is not None
+    assert best.makespan_ns == 19
+    assert bound is not None
+    assert bound.lower_bound_ns == best.makespan_ns
+    assert all(len(parts) == 1 for parts in recompute_model(instance, [0], "none").parts)
 
 
 def test_so_many_parts_are_away_as_a_solution_has_absent() -> None:
