@@ -32,8 +32,6 @@ from pebbler.instances.files import write_atomically
 from suite_2026 import FOLDER, SUITE, label
 
 DATA = Path("docs/data/protocol-2026.sqlite")
-UNFINISHED = ("flow", "local-search")
-"""Methods that have not run on all instances and with all seeds yet; they have no place in the tables."""
 PALETTES = (("tab10", 10), ("Dark2", 8))
 """Names and numbers of colours."""
 BEGIN, END = "<!-- begin standing -->\n", "<!-- end standing -->\n"
@@ -41,11 +39,11 @@ BEGIN_RULES, END_RULES = "<!-- begin protocol -->\n", "<!-- end protocol -->\n"
 
 
 def compared(results: Results) -> tuple[str, Protocol, Evaluation]:
-    """Return the title of the protocol, its rules, and the runs of methods that have run on all instances."""
+    """Return the title of the protocol, its rules, and the runs."""
     ruled = results.protocol()
     if ruled is None:
         raise PebblerError(f"{results.path} is by no protocol; make it with pebbler bench --protocol 2026")
-    runs = [run for run in results.runs() if run.setting.method not in UNFINISHED]
+    runs = results.runs()
     return *ruled, evaluate(runs, known_bounds(runs), whole=True)
 
 
@@ -58,10 +56,7 @@ def report(results: Results) -> str:
         shown += [_shown(performance_profile(evaluation)), _shown(win_loss(evaluation))]
     tables = "\n".join(shown)
     sources = "; ".join(origins(evaluation.runs))
-    begun = Counter(run.setting.method for run in results.runs() if run.setting.method in UNFINISHED)
-    others = ", ".join(f"`{method}` ({count})" for method, count in sorted(begun.items()))
-    told = f" Not shown, as their runs are not complete: {others}." if begun else ""
-    return f"{title}.\n\n{tables}\n{kernels(evaluation.runs)} {sources}.{told}\n"
+    return f"{title}.\n\n{tables}\n{kernels(evaluation.runs)} {sources}.\n"
 
 
 def _shown(exhibit: Exhibit) -> str:

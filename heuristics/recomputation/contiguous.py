@@ -13,7 +13,7 @@ from ...instances.instance import Instance
 from ...instances.transforms import in_parts
 from ...validate.schedule import MemoryModel
 from ..gaps import Guide
-from ..search.contiguous import LESS, Place, put_in_places
+from ..search.contiguous import Place, sides_of
 from ..search.descents import Descents
 from ..search.program import lifetimes_of
 from .plans import PlanSearch
@@ -32,6 +32,9 @@ def new_rerun_search(
         return RerunSearch(instance, memory, seed, without)
     return ContiguousRerunSearch(instance, seed, without, place)
 
+
+_LESS = 1e-3
+"""Relative amount by which a program must be shorter than the last before places for it are sought."""
 
 _SLICES = 8
 """Number of times that plans alone are looked at in a call of `run`."""
@@ -91,7 +94,7 @@ class ContiguousRerunSearch(RerunSearch):
         if best.search.makespan_ns is not None and best.search.cost < min(
             self._sought, self.best.search.cost
         ):
-            self._sought = best.search.cost * (1 - LESS)
+            self._sought = best.search.cost * (1 - _LESS)
             if not self._put_in_places(best):
                 super().offer_plan(best.plan, best.search.guide())
         super().run(until - time.monotonic(), work - relaxed)
@@ -119,8 +122,7 @@ class ContiguousRerunSearch(RerunSearch):
         pieces = lifetimes_of(again, point.search.problem, point.search.log())
         decisions = point.search.best()
         problem = self.arranged(point.again, addresses=True)
-        if not put_in_places(decisions, pieces, problem.capacity, self.instance.alignment_bytes, self._place):
-            return False
         search = Descents(problem, "contiguous", self.seed, self.without)
-        search.set_off(decisions)
-        return self.take(point.plan, point.again, search)
+        capacity, alignment = problem.capacity, self.instance.alignment_bytes
+        sides = sides_of(decisions, pieces, capacity, alignment, self._place)
+        return search.take_best(decisions, sides) and self.take(point.plan, point.again, search)

@@ -1,4 +1,4 @@
-"""Local search in contiguous memory beside a search without addresses; each of the two guides the other.
+"""Local search in contiguous memory beside a search without addresses, whose programs it finds places for.
 
 Importing this module imports Numba.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import numpy as np
 
 from ...instances.instance import Instance
 from ...instances.transforms import in_parts
 from ...validate.schedule import MemoryModel, Schedule
 from ..gaps import Guide
+from .columns import Integers
 from .descents import CHUNK, Descents
-from .kernel import ANY, EARLY_LOW, PLACED, Decisions, simulate
+from .kernel import EARLY_HIGH, EARLY_LOW, PLACED, Decisions
 from .program import Lifetime
 from .search import LocalSearch
 
@@ -25,23 +28,21 @@ Its arguments are the bytes, begin and end of each piece, the capacity and the a
 it finds no offsets.
 """
 
-_LITTLE, _MUCH = 0.25, 0.75
-"""Shares of the work for the search without addresses: while it is ahead, and while it is not."""
+_RELAXED = 0.75
+"""Share of the work for the search without addresses: its programs take a fifth of the time of others."""
 
 _GLANCES = 20
 """Steps, ten to a round, of the search without addresses before the search with addresses starts."""
 
-LESS = 1e-3
-"""Relative amount by which a program must be shorter than the last before places for it are sought."""
+_STEP, _GROWTH, _LEAST = 0.01, 1.5, 0.5
+"""How much of the pool the first step of a sweep leaves out, about, how much longer each step is than the one
+before, and the least part of the pool."""
 
-_FEW = 100
-"""Greatest number of tasks with which places are also sought for the last program of a descent.
+_SWEEPS = 4
+"""Number of sweeps without a better program after which the search is done."""
 
-This is done if that program is shorter than the best program with addresses.
-"""
-
-_PAUSE = 2_000_000
-"""Number of tasks to simulate without addresses before places for such a program are sought again."""
+_SHORT_SHARES = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+"""Shares of the pieces that count as short, each of which is tried."""
 
 
 def new_search(
@@ -61,9 +62,14 @@ class ContiguousSearch(LocalSearch):
     """A local search with addresses, beside a search for the same decisions without addresses.
 
     When the search without addresses ends a descent with a program that is shorter than the best with
-    addresses, places for all of its data are sought at once: the lifetime of each piece is known then. If
-    places are found, the program is a schedule. If not, the search with addresses starts from these decisions
-    and finds places one by one, with moves inside the device.
+    addresses, places for its data are chosen by several rules, and sought for all of its data at once
+    (`sides_of`). The shortest program that comes of it is where the search with addresses goes on, if it is
+    the best so far.
+
+    In the whole pool, there are often no places: memory is full at many instants, and what is free is in
+    pieces. So the search without addresses *sweeps* over parts of the pool. After each program without
+    better places, it goes on in a smaller part, whose programs are longer and easier to place. When they are
+    no shorter than the best with addresses, it returns to the whole pool.
 
     Parameters
     ----------
@@ -71,44 +77,53 @@ class ContiguousSearch(LocalSearch):
         As for `LocalSearch`.
     place
         Finds the places.
+
+    Attributes
+    ----------
+    relaxed
+        The search without addresses, in a part of the pool.
     """
 
     def __init__(self, instance: Instance, seed: int, without: Collection[str], place: Place) -> None:
         super().__init__(instance, "contiguous", seed, without)
-        self._relaxed = LocalSearch(instance, "contiguous", seed, without, addresses=False)
+        self.relaxed = LocalSearch(instance, "contiguous", seed, without, addresses=False)
         self._place = place
         self._descents = 0
-        self._tried = math.inf
-        self._pause = 0
+        self._part, self._step = 1.0, _STEP
+        self._in_whole = self.relaxed.best()
+        self._sweeps = 0
 
     @property
     def done(self) -> bool:
         """Whether neither search has found a better program for long."""
-        return super().done and self._relaxed.done
+        return super().done and (self._sweeps >= _SWEEPS or self.relaxed.done)
 
     def offer(self, start: Schedule | Guide) -> None:
         """Start both searches from a schedule or a guide, as `LocalSearch.offer` does."""
         super().offer(start)
-        self._relaxed.offer(start)
+        self.relaxed.offer(start)
 
     def suggest(self, guide: Guide) -> None:
         """Suggest a guide to both searches, as `LocalSearch.suggest` does."""
         super().suggest(guide)
-        self._relaxed.suggest(guide)
+        self.relaxed.suggest(guide)
 
     def follow(self, other: Descents, *, at_once: bool) -> None:
-        """Let both searches follow those of another, as `LocalSearch.follow` does."""
+        """Let both searches follow those of another, as `LocalSearch.follow` does.
+
+        Those without addresses do so only if both are in the same part of the pool.
+        """
         super().follow(other, at_once=at_once)
-        if isinstance(other, ContiguousSearch):
-            self._relaxed.follow(other._relaxed, at_once=at_once)
+        if isinstance(other, ContiguousSearch) and other._part == self._part:
+            self.relaxed.follow(other.relaxed, at_once=at_once)
 
     def lead(self, seconds: float = math.inf, bound_ns: int = 0) -> None:
-        """Search without addresses, then start from the result.
+        """Search without addresses, then find places for the result: if there are none, in a sweep.
 
         Parameters
         ----------
         seconds
-            Time after which the search ends; it also ends after some rounds.
+            Time after which each of the two ends; they also end after some rounds, and after a sweep.
         bound_ns
             A lower bound in nanoseconds; the search ends when its program is as short.
         """
@@ -116,63 +131,90 @@ class ContiguousSearch(LocalSearch):
             return
         until = time.monotonic() + seconds
         for _ in range(_GLANCES):
-            if self._relaxed.cost <= bound_ns or time.monotonic() >= until:
+            if self.relaxed.cost <= bound_ns or time.monotonic() >= until:
                 break
-            self._relaxed.run(until - time.monotonic(), self._relaxed.round // 10)
-        if not self._place_best():
-            super().offer(self._relaxed.guide())
+            self.relaxed.run(until - time.monotonic(), self.relaxed.round // 10)
+        self._descents = self.relaxed.descents
+        if self.relaxed.makespan_ns is None or self._put_in_places(self.relaxed.best()):
+            return
+        super().offer(self.relaxed.guide())
+        until, placed = time.monotonic() + seconds, False
+        self._keep_to(1.0 - self._step)
+        while not placed and self._part < 1.0 and time.monotonic() < until:
+            self.relaxed.run(until - time.monotonic())
+            placed = self._follow()
 
     def run(self, seconds: float = math.inf, work: int = CHUNK) -> None:
         """Continue both searches, as `LocalSearch.run` does."""
         until = time.monotonic() + seconds
-        relaxed = int((_LITTLE if self._relaxed.cost < self.cost else _MUCH) * work)
-        self._relaxed.run(seconds, relaxed)
-        self._pause -= relaxed
-        if self._relaxed.descents != self._descents:
-            self._descents = self._relaxed.descents
+        while work > 0 and (left := until - time.monotonic()) > 0:
+            some = min(work, CHUNK)
+            relaxed = int(_RELAXED * some)
+            self.relaxed.run(left, relaxed)
             self._follow()
-        super().run(until - time.monotonic(), work - relaxed)
+            best = self.cost
+            super().run(until - time.monotonic(), some - relaxed)
+            self._sweeps = 0 if self.cost < best else self._sweeps
+            work -= some
 
-    def _follow(self) -> None:
-        """Use the end of a descent without addresses: find places for it, or suggest it to this search."""
-        if self._relaxed.cost < min(self.cost, self._tried):
-            if not self._place_best():
-                super().suggest(self._relaxed.guide())
-        elif len(self.instance.tasks) <= _FEW and self._pause <= 0:
-            cost, decisions = self._relaxed.rest()
-            if cost < self.cost:
-                self._pause = _PAUSE
-                self._put_in_places(decisions)
+    def _follow(self) -> bool:
+        """Use the end of a descent without addresses, if there was one; return whether it led to the best.
 
-    def _place_best(self) -> bool:
-        """Find places for the best program without addresses; return whether it is now the best with them."""
-        if self._relaxed.makespan_ns is None:
+        If not, the next descent is in another part of the pool.
+        """
+        if self.relaxed.descents == self._descents:
             return False
-        self._tried = self._relaxed.cost * (1 - LESS)
-        return self._put_in_places(self._relaxed.best())
+        self._descents = self.relaxed.descents
+        if self.relaxed.makespan_ns is None or self.relaxed.cost >= self.cost:
+            self._return()
+            return False
+        cost, decisions = self.relaxed.rest()
+        if cost < self.cost and self._put_in_places(decisions):
+            self._sweeps = 0
+            return True
+        if self._part - self._step < _LEAST:
+            self._return()
+        else:
+            self._keep_to(self._part - self._step)
+        return False
+
+    def _return(self) -> None:
+        """End a sweep: go on in the whole pool, from the best program there."""
+        if self._part < 1.0:
+            self._keep_to(1.0)
+            self._step = _STEP * (0.5 + float(self._random.random()))
+            self._sweeps += 1
+
+    def _keep_to(self, part: float) -> None:
+        """Let the search without addresses go on in a part of the pool."""
+        if self._part == 1.0:
+            self._in_whole = self.relaxed.best()
+        unit, capacity = self.instance.alignment_bytes, self._problem.capacity
+        start = self._in_whole if part == 1.0 else self.relaxed.best()
+        self.relaxed.keep_to(int(part * capacity) // unit * unit, start)
+        self._part = part
+        self._step *= _GROWTH
 
     def _put_in_places(self, decisions: Decisions) -> bool:
         """Find places for decisions made without addresses; return whether that is the best program now."""
-        pieces = self._relaxed.lifetimes(decisions)
+        pieces = self.relaxed.lifetimes(decisions)
         capacity, alignment = self._problem.capacity, self.instance.alignment_bytes
-        if not put_in_places(decisions, pieces, capacity, alignment, self._place):
-            return False
-        cost, _ = simulate(self._problem, decisions, self._room, self._search.stalls[1], ANY)
-        if cost >= self.cost:
-            return False
-        self._set_off(decisions, 0)
-        return True
+        return self.take_best(decisions, sides_of(decisions, pieces, capacity, alignment, self._place))
 
 
-def put_in_places(
+def sides_of(
     decisions: Decisions, pieces: Sequence[Lifetime], capacity: int, alignment: int, place: Place
-) -> bool:
-    """Give all data of a program its place in the decisions; return whether places were found.
+) -> Iterator[Integers]:
+    """Yield sides with which the data of a program may find places.
+
+    By rules, each piece takes the lowest or the highest place that is free earliest: the highest if it lives
+    for a short time, with several limits to that. So what stays long is at one end of the pool, and what
+    comes and goes is at the other. If places are found for all pieces at once, they come last.
 
     Parameters
     ----------
     decisions
-        Decisions that were made without addresses, which are changed if places are found.
+        Decisions that were made without addresses.
     pieces
         What they put into the pool.
     capacity, alignment
@@ -180,11 +222,15 @@ def put_in_places(
     place
         Finds the places.
     """
-    sizes = [(piece.bytes, piece.begin_ns, piece.end_ns) for piece in pieces]
-    offsets = place(sizes, capacity, alignment)
-    if offsets is None:
-        return False
-    decisions.side[:] = EARLY_LOW
-    for piece, offset in zip(pieces, offsets, strict=True):
-        decisions.side[piece.side] = PLACED + offset
-    return True
+    where = np.array([piece.side for piece in pieces], dtype=np.int64)
+    length = np.array([piece.end_ns - piece.begin_ns for piece in pieces], dtype=np.int64)
+    in_order = where[np.argsort(length, kind="stable")]
+    for share in _SHORT_SHARES:
+        sides = np.full_like(decisions.side, EARLY_LOW)
+        sides[in_order[: round(share * len(in_order))]] = EARLY_HIGH
+        yield sides
+    offsets = place([(piece.bytes, piece.begin_ns, piece.end_ns) for piece in pieces], capacity, alignment)
+    if offsets is not None:
+        sides = np.full_like(decisions.side, EARLY_LOW)
+        sides[where] = PLACED + np.array(offsets, dtype=np.int64)
+        yield sides

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -45,10 +46,10 @@ _SHORT: _Descents = (5, 20, 60), 30
 program after which a descent ends.
 """
 _LONG: _Descents = (20, 60, 200, 600), 20
-"""Long lengths of the history, as in `_SHORT`, for contiguous memory.
+"""Long lengths of the history, as in `_SHORT`, where blocks have addresses.
 
 A descent with a longer history ends lower. But in the same time, many short descents find more different
-programs, the best of which is lower still. In contiguous memory, a program also has to find places, and long
+programs, the best of which is lower still. With addresses, a program also has to find places, and long
 descents are better.
 """
 
@@ -109,7 +110,7 @@ class Descents:
         look()
         if "costs" not in without:
             problem = with_light(problem)
-        self._histories, self._calm = _LONG if memory == "contiguous" else _SHORT
+        self._histories, self._calm = _LONG if problem.contiguous else _SHORT
         look()
         self._room = state_for(problem)
         self._random = np.random.default_rng(seed)
@@ -242,6 +243,40 @@ class Descents:
                 self._best_at = int(counts[0])
             if counts[0] - counts[4] > self._calm * len(self._search.history):
                 self._next()
+
+    def take_best(self, decisions: Decisions, sides: Iterable[Integers]) -> bool:
+        """Start from decisions with one of several choices of sides, if that is the best program so far.
+
+        Parameters
+        ----------
+        decisions
+            Decisions, whose sides are changed.
+        sides
+            Each a value for `Decisions.side`.
+
+        Returns
+        -------
+        bool
+            Whether one of them is the best program so far: the shortest of them.
+        """
+        least, chosen = self.cost, None
+        for side in sides:
+            decisions.side[:] = side
+            most: Any = least if least < IMPOSSIBLE else ANY
+            cost, _ = simulate(self._problem, decisions, self._room, self._search.stalls[1], most)
+            if cost < least:
+                least, chosen = cost, side
+        if chosen is None:
+            return False
+        decisions.side[:] = chosen
+        self._set_off(decisions, 0)
+        return True
+
+    def keep_to(self, capacity: int, start: Decisions) -> None:
+        """Go on from decisions in a pool of other bytes; programs in the pool before count no longer."""
+        self._problem = self._problem._replace(capacity=capacity)
+        self._search.counts[2] = NEVER
+        self._set_off(self._repaired(copied(start)), 0)
 
     def log(self) -> Integers:
         """Return the steps of the best program, as the kernel logs them."""

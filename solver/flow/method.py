@@ -349,9 +349,9 @@ class FlowRun:
     def _places(
         self, lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int
     ) -> Sequence[int] | None:
-        """Find places until the deadline."""
+        """Find places until the deadline, for one of many programs."""
         with until(self.deadline, LEAST):
-            return places(lifetimes, capacity, alignment)
+            return places(lifetimes, capacity, alignment, "least")
 
     def _new_windows(self) -> Windows | None:
         return Windows(self.modelled, self.whole)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ...heuristics.clock import LEAST, until
 from ...heuristics.loading import kernels, loads, plan_kernels
 from ...heuristics.methods import Answer, Limits, OnBetter, Refusal, find_method, register
 from ...heuristics.production.partition import load_networkx
@@ -20,7 +21,7 @@ from ...validate.check import check
 from ...validate.schedule import Schedule
 from ..linear.model import LinearModel, LinearResult
 from ..linear.worker import LinearWorker, begin_solver, load_solver
-from ..packing.pack import load_packing
+from ..packing.pack import load_packing, places
 from ..steady import settle
 from .decode import decided, plan_in
 from .method import RULES, SECONDS, FlowRun, flow
@@ -28,7 +29,7 @@ from .recompute import RecomputeModel, proven_with_reruns, recompute_model
 from .stages import DEFAULT, Stage, refine_bound, tightened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -226,6 +227,13 @@ class RecomputeRun(FlowRun):
         except Refusal as refusal:
             self.reason = str(refusal)
         return self.reruns
+
+    def _places(
+        self, lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int
+    ) -> Sequence[int] | None:
+        """Find places until the deadline, for one of few programs."""
+        with until(self.deadline, LEAST):
+            return places(lifetimes, capacity, alignment)
 
     def _new_windows(self) -> None:
         return None  # they rest on runs that are not repeated

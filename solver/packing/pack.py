@@ -11,14 +11,16 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import gcd
+from types import MappingProxyType
+from typing import Literal
 
 from ...heuristics.clock import LEAST, left
 from ...heuristics.methods import Limits
-from ...instances.arguments import quoted, require_kind
+from ...instances.arguments import quoted, require_kind, require_one_of
 from ...instances.buffers import Buffer
 from ...instances.errors import PebblerError
 from ...instances.units import as_html, as_lines, ceil_to, format_size
@@ -35,11 +37,11 @@ _log = logging.getLogger(__name__)
 LARGEST_SEARCH = 2_000
 """Number of buffers of a group above which the search is left out, as its memory grows with their square."""
 
-_TURNS = 1_500
-"""Number of turns after which the search gives way to CP-SAT."""
+Effort = Literal["full", "little", "least"]
+"""How much is done for places: with ``least``, a few turns of the search, and no CP-SAT."""
 
-_FEW_TURNS = 20
-"""Number of turns of the search if little effort is wanted."""
+_TURNS: Mapping[Effort, int] = MappingProxyType({"full": 1_500, "little": 20, "least": 5})
+"""Number of turns after which the search gives way to CP-SAT, by effort."""
 
 _FEW_BUFFERS = 150
 """Number of buffers of a group above which CP-SAT is left out if little effort is wanted.
@@ -104,7 +106,7 @@ def pack(
     time_limit: float | None = None,
     workers: int = 1,
     seed: int = 0,
-    little: bool = False,
+    effort: Effort = "full",
 ) -> PackResult:
     """Find offsets such that buffers that live at the same time do not overlap.
 
@@ -119,9 +121,9 @@ def pack(
         second. If the limit is not reached, and with one worker, the answer is always the same.
     workers, seed
         Number of threads of CP-SAT, and seed of its random decisions.
-    little
-        Whether to give up after a small, fixed effort. With one worker, the same buffers then have the same
-        answer.
+    effort
+        With ``little`` and ``least``, the work ends after a small, fixed effort. With one worker, the same
+        buffers then have the same answer.
 
     Raises
     ------
@@ -136,6 +138,7 @@ def pack(
         require_kind("a buffer", buffer, Buffer, "give a list of Buffer, such as read_buffers gives")
     if capacity is not None:
         require_kind("capacity", capacity, int, "give whole bytes")
+    require_one_of("effort", effort, tuple(_TURNS))
     Limits(time_limit, seed, workers)
     unit = common_unit(buffers)
     load_search()
@@ -144,7 +147,7 @@ def pack(
         None if time_limit is None else time.monotonic() + time_limit,
         workers,
         seed,
-        little,
+        effort,
     )
     groups = [(members, Group(buffers, members, unit)) for members in connected(buffers)]
     work.lower = max(group.lower for _, group in groups)
@@ -203,7 +206,9 @@ def load_packing(limits: Limits) -> None:
     load_cp_sat(limits)
 
 
-def places(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int) -> Sequence[int] | None:
+def places(
+    lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int, effort: Effort = "little"
+) -> Sequence[int] | None:
     """Find an offset for each of the given pieces with a small, fixed effort.
 
     Parameters
@@ -212,6 +217,8 @@ def places(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: 
         Bytes, begin and end of each piece; bytes are multiples of the alignment.
     capacity, alignment
         Bytes of the pool, and the number of bytes of which offsets are multiples.
+    effort
+        As for `pack`.
 
     Returns
     -------
@@ -229,7 +236,7 @@ def places(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: 
         buffers,
         capacity=capacity // alignment * alignment,
         time_limit=None if math.isinf(seconds) else seconds,
-        little=True,
+        effort=effort,
     )
     if result.interrupted:
         raise KeyboardInterrupt
@@ -240,13 +247,13 @@ class _Work:
     """The wanted height, the proven bound and the time left; heights are in the common unit."""
 
     def __init__(
-        self, capacity: int | None, deadline: float | None, workers: int, seed: int, little: bool
+        self, capacity: int | None, deadline: float | None, workers: int, seed: int, effort: Effort
     ) -> None:
         self.capacity = capacity
         self.deadline = deadline
         self.workers = workers
         self.seed = seed
-        self.little = little
+        self.effort = effort
         self.lower = 0
 
     def target(self) -> int:
@@ -268,7 +275,7 @@ class _Work:
         if len(group.size) <= LARGEST_SEARCH:
             self._search(group)
         largest = max(group.height(), int(group.alignment.max()))
-        if self.little and len(group.size) > _FEW_BUFFERS:
+        if self.effort == "least" or (self.effort == "little" and len(group.size) > _FEW_BUFFERS):
             return
         if self.open(group) and largest < _LARGEST_COEFFICIENT:
             self._cp_sat(group)
@@ -277,7 +284,7 @@ class _Work:
         """Look for a packing of the capacity, or for the lowest one; or prove that there is none."""
         left = self.left()
         until = math.inf if left is None else time.monotonic() + left / 2
-        turns = _FEW_TURNS if self.little else _TURNS
+        turns = _TURNS[self.effort]
         if self.capacity is None:
             self.lower = search_lowest(group, self.lower, turns, until)
         elif Trial(group, self.capacity).run(turns, until) == Answer.IMPOSSIBLE:
@@ -290,7 +297,7 @@ class _Work:
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = self.workers
         solver.parameters.random_seed = self.seed
-        if self.little:
+        if self.effort == "little":
             solver.parameters.max_deterministic_time = _LITTLE
         left = self.left()
         if left is not None:
