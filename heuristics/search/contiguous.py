@@ -135,14 +135,20 @@ class ContiguousSearch(LocalSearch):
                 break
             self.relaxed.run(until - time.monotonic(), self.relaxed.round // 10)
         self._descents = self.relaxed.descents
-        if self.relaxed.makespan_ns is None or self._put_in_places(self.relaxed.best()):
+        if self.place():
             return
         super().offer(self.relaxed.guide())
+        if self.relaxed.makespan_ns is None:
+            return
         until, placed = time.monotonic() + seconds, False
         self._keep_to(1.0 - self._step)
         while not placed and self._part < 1.0 and time.monotonic() < until:
             self.relaxed.run(until - time.monotonic())
             placed = self._follow()
+
+    def place(self) -> bool:
+        """Find places for the best program without addresses; return whether it is the best with them now."""
+        return self.relaxed.makespan_ns is not None and self._put_in_places(self.relaxed.best())
 
     def run(self, seconds: float = math.inf, work: int = CHUNK) -> None:
         """Continue both searches, as `LocalSearch.run` does."""

@@ -26,7 +26,7 @@ from ...heuristics.search.method import RULES as SEARCH_RULES
 from ...instances.errors import PebblerError
 from ...instances.instance import Instance
 from ...instances.transforms import in_pages, in_parts
-from ...instances.units import LARGEST, format_time
+from ...instances.units import format_time
 from ...validate.schedule import Schedule
 from ..bounds import best_bound
 from ..linear.model import LinearModel, LinearResult, takes_whole_columns
@@ -595,5 +595,5 @@ class _PlainRun(FlowRun):
             return
         search.offer(guide_of(self.modelled, model, result.values))
         if isinstance(search, ContiguousSearch):
-            search.lead(bound_ns=LARGEST)  # which ends before it searches, and finds places
+            search.place()
         self.best.offer(search.schedule(self.name))

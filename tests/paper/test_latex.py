@@ -131,7 +131,6 @@ CLAIMS = {
     "production/best-rule": "torchtitan-budget",
     "adversary/contradictions": "0",
     "checker/silent": "0",
-    "gaps/flow-recompute/by-compute/step": "40",
     "gaps/step/problems": "40",
     "links/proven": "2",
     "parts/below": "5",
