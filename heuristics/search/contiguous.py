@@ -29,7 +29,7 @@ it finds no offsets.
 """
 
 _RELAXED = 0.75
-"""Share of the work for the search without addresses: its programs take a fifth of the time of others."""
+"""Share of the work for the search without addresses: its programs are simulated far more quickly."""
 
 _GLANCES = 20
 """Steps, ten to a round, of the search without addresses before the search with addresses starts."""

@@ -31,7 +31,7 @@ from ...validate.schedule import Schedule
 from ..bounds import best_bound
 from ..linear.model import LinearModel, LinearResult, takes_whole_columns
 from ..linear.worker import LinearWorker, begin_solver, load_solver
-from ..packing.pack import load_packing, places
+from ..packing.pack import Effort, load_packing, places
 from ..sides import take_sides
 from ..steady import settle
 from .checkpoints import Checkpoints
@@ -263,12 +263,15 @@ class FlowRun:
         Largest share of the time left for a turn of the search, as long as models follow.
     thresholds
         Sizes from which on models are built.
+    effort
+        How much is done for the places of one of the search's programs.
     """
 
     name = "flow"
     rounds = ROUNDS
     turn = 1.0
     thresholds = DEFAULT
+    effort: Effort = "least"  # there are many programs
     rules: tuple[str, ...] = (_FIRST_METHOD,)
 
     def __init__(self, instance: Instance, limits: Limits, *, original: Instance | None = None) -> None:
@@ -332,8 +335,7 @@ class FlowRun:
         from ...heuristics.search.contiguous import new_search  # with it comes Numba
         from ...heuristics.search.team import Team
 
-        limits = self.limits
-        rules = limits.without & set(SEARCH_RULES)
+        limits, rules = self.limits, self.limits.without & set(SEARCH_RULES)
 
         def made(i: int) -> LocalSearch:
             return new_search(self.instance, limits.memory, limits.seed + i, rules, self._places)
@@ -349,9 +351,9 @@ class FlowRun:
     def _places(
         self, lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int
     ) -> Sequence[int] | None:
-        """Find places until the deadline, for one of many programs."""
+        """Find places until the deadline."""
         with until(self.deadline, LEAST):
-            return places(lifetimes, capacity, alignment, "least")
+            return places(lifetimes, capacity, alignment, self.effort)
 
     def _new_windows(self) -> Windows | None:
         return Windows(self.modelled, self.whole)
@@ -534,8 +536,7 @@ class FlowRun:
 
     def _met(self) -> bool:
         """Return whether the bound meets the schedule, so that nothing can improve."""
-        makespan = self._makespan_ns()
-        return makespan is not None and self.bound.meets(makespan)
+        return (makespan := self._makespan_ns()) is not None and self.bound.meets(makespan)
 
     def _late(self) -> bool:
         return time.monotonic() >= self.deadline

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ...heuristics.clock import LEAST, until
 from ...heuristics.loading import kernels, loads, plan_kernels
 from ...heuristics.methods import Answer, Limits, OnBetter, Refusal, find_method, register
 from ...heuristics.production.partition import load_networkx
@@ -21,7 +20,7 @@ from ...validate.check import check
 from ...validate.schedule import Schedule
 from ..linear.model import LinearModel, LinearResult
 from ..linear.worker import LinearWorker, begin_solver, load_solver
-from ..packing.pack import load_packing, places
+from ..packing.pack import Effort, load_packing
 from ..steady import settle
 from .decode import decided, plan_in
 from .method import RULES, SECONDS, FlowRun, flow
@@ -29,7 +28,7 @@ from .recompute import RecomputeModel, proven_with_reruns, recompute_model
 from .stages import DEFAULT, Stage, refine_bound, tightened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import numpy as np
     from numpy.typing import NDArray
@@ -211,6 +210,7 @@ class RecomputeRun(FlowRun):
     name = "flow-recompute"
     rounds = 1
     proves = True
+    effort: Effort = "little"  # of few programs: those of the best plans
     turn = 0.2  # of the time left: each plan is a program of its own, so that a round may take minutes
     reruns: RerunSearch | None = None
     relaxation: tuple[RecomputeModel, LinearResult] | None = None
@@ -227,13 +227,6 @@ class RecomputeRun(FlowRun):
         except Refusal as refusal:
             self.reason = str(refusal)
         return self.reruns
-
-    def _places(
-        self, lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int
-    ) -> Sequence[int] | None:
-        """Find places until the deadline, for one of few programs."""
-        with until(self.deadline, LEAST):
-            return places(lifetimes, capacity, alignment)
 
     def _new_windows(self) -> None:
         return None  # they rest on runs that are not repeated
