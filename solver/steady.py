@@ -10,14 +10,22 @@ A rule plans for every choice, and its shortest schedule is taken. Other methods
 the choice that looks best to a rule or, where they read carried blocks, to a little search. That also changes
 the choices, block by block. Where they read carried blocks, a rule plans for every choice before, and its
 schedule is the answer where theirs is longer.
+
+The little search knows no addresses. So in contiguous memory, the few choices that look best are tried with
+addresses, all for a while, then the better half of them, until one is left. The method goes on from there.
 """
 
 from __future__ import annotations
 
 import math
+import sys
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,12 +36,17 @@ from ..heuristics.papers.modnn import modnn
 from ..heuristics.parts import tensors_of
 from ..instances.instance import Block, Instance
 from ..instances.units import ceil_to
+from ..validate.bounds.arguments import least_times
 from ..validate.check import check
 from ..validate.host_memory import ALIGNMENT_BYTES
 from ..validate.measures import with_host
 from ..validate.schedule import MemoryModel, Residence, Schedule, unit_bytes
 from .bounds import why_impossible
 from .choosing import Choice, Choosing
+from .packing.pack import places
+
+if TYPE_CHECKING:
+    from ..heuristics.search.search import LocalSearch
 
 Hosted = Choice
 """The carried blocks that live on the host; the others are on the device at both ends."""
@@ -43,6 +56,15 @@ _SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 
 _LITTLE = 200_000
 """Greatest number of tasks that a search simulates to say how a choice looks."""
+
+_TRIED = 3
+"""Greatest number of choices that are tried with addresses."""
+
+_TRYING = 0.2
+"""Share of the time left in which choices are tried with addresses."""
+
+_LEAST_TRY = 0.1
+"""Least number of seconds for a choice that is tried with addresses."""
 
 
 def settle(
@@ -136,6 +158,11 @@ def completed(instance: Instance, schedule: Schedule) -> Schedule:
 class _Settling(Choosing):
     """The places of carried blocks for one call of a method: a choice has those that live on the host."""
 
+    _ideal_ns = 0
+    _looks_best: tuple[float, Hosted, LocalSearch] | None = None
+    _started: tuple[Hosted, Schedule] | None = None
+    """A choice, and the schedule of its instance that a search has found."""
+
     def choice_of(self, start: Schedule) -> Hosted:
         """Return the blocks that live on the host in a schedule."""
         return frozenset(state.block for state in start.states if not state.device)
@@ -154,7 +181,88 @@ class _Settling(Choosing):
             with until(self.began + self.probing * (self.deadline - self.began), LEAST), suppress(OutOfTime):
                 for choice in self.choices():
                     self._offer_rule(choice)
-        return super().ranked()
+        ranked = super().ranked()
+        if self.info.carries != "read":
+            return ranked
+        if self.limits.memory == "contiguous":
+            return self._tried(ranked)
+        if self._looks_best is not None:
+            _, choice, search = self._looks_best
+            self._start_from(choice, search)
+        return ranked
+
+    def _tried(self, ranked: list[Hosted]) -> list[Hosted]:
+        """Return choices, the one first whose schedule is shortest after a little search with addresses.
+
+        The better half of some choices goes on until one is left.
+        """
+        self._ideal_ns = sum(least_times(self.instance))
+        limited = self.limits.time_limit is not None
+        seconds = _TRYING * max(self.deadline - time.monotonic(), 0.0)
+        count = min(_TRIED, int(seconds / _LEAST_TRY)) if limited else _TRIED
+        tries: list[tuple[Hosted, LocalSearch]] = []
+        for choice in ranked[:count]:
+            with suppress(Refusal):
+                tries.append((choice, self._search(choice)))
+        turns = math.ceil(math.log2(max(len(tries), 1)))
+        for _ in range(turns):
+            self._go_on([search for _, search in tries], seconds / turns)
+            tries.sort(key=lambda tried: tried[1].cost)
+            tries = tries[: (len(tries) + 1) // 2]
+            self._start_from(*tries[0])
+        return list(dict.fromkeys([*(choice for choice, _ in tries), *ranked]))
+
+    def _search(self, choice: Hosted) -> LocalSearch:
+        """Return a search with addresses for a choice, which starts from a rule's schedule."""
+        from ..heuristics.search.contiguous import new_search  # with it comes Numba
+
+        def place(
+            pieces: Sequence[tuple[int, int, int]], capacity: int, alignment: int
+        ) -> Sequence[int] | None:
+            with until(self.deadline, LEAST):
+                return places(pieces, capacity, alignment, "least")
+
+        instance, limits = self.settled(choice), self.limits
+        search = new_search(instance, limits.memory, limits.seed, limits.without, place)
+        with suppress(Refusal):
+            start = modnn(instance, Limits(memory=limits.memory)).schedule
+            if start is not None:
+                search.offer(start)
+        return search
+
+    def _go_on(self, searches: Sequence[LocalSearch], seconds: float) -> None:
+        """Continue searches for some seconds in all, or for a round each where there is no time limit."""
+        at_once = min(self.limits.workers, len(searches))
+        each = seconds * at_once / len(searches)
+        if at_once == 1:
+            for search in searches:
+                self._go_on_alone(search, each)
+            return
+        with ThreadPoolExecutor(at_once) as pool:
+            going = [pool.submit(copy_context().run, self._go_on_alone, search, each) for search in searches]
+        for one in going:
+            one.result()
+
+    def _go_on_alone(self, search: LocalSearch, seconds: float) -> None:
+        """Continue a search for some seconds, or for a round, until its program is as short as the ideal."""
+        from ..heuristics.search.descents import CHUNK  # with it comes Numba
+
+        until = time.monotonic() + seconds
+        work = search.round if math.isinf(seconds) else sys.maxsize
+        while work > 0 and search.cost > self._ideal_ns and (left := until - time.monotonic()) > 0:
+            search.run(left, CHUNK)
+            work -= CHUNK
+
+    def _start_from(self, choice: Hosted, search: LocalSearch) -> None:
+        """Let the method start from what a search has found for a choice, and keep it if it is the best."""
+        schedule = search.schedule(self.info.name)
+        if schedule is None:
+            return
+        self._started = choice, schedule
+        with suppress(Refusal):  # what lives on the host may have moved there
+            found = self._completed(schedule)
+            if found is not None and (self.best is None or found.makespan_ns < self.best.makespan_ns):
+                self.best = found
 
     def _offer_rule(self, choice: Hosted) -> None:
         """Keep the rule's schedule of a choice if it is the best one."""
@@ -176,6 +284,8 @@ class _Settling(Choosing):
                 search = LocalSearch(instance, memory, self.limits.seed, addresses=False)
                 search.run(left(), min(search.round // 4, _LITTLE))
                 self.keep(search.cost, lambda: self._completed(search.schedule(self.info.name)))
+                if self._looks_best is None or search.cost < self._looks_best[0]:
+                    self._looks_best = search.cost, choice, search
                 look()
                 return search.cost
             schedule = modnn(instance, Limits(memory=memory)).schedule
@@ -207,13 +317,16 @@ class _Settling(Choosing):
         return None if schedule is None else completed(self.instance, schedule)
 
     def start(self, instance: Instance, hosted: Hosted) -> Schedule | None:
-        """Return the warm start as a schedule of the settled instance, if it is one."""
+        """Return what the method starts from: the warm start, or what a search has found for the choice."""
+        found = [] if self._started is None or self._started[0] != hosted else [self._started[1]]
         start = self.limits.warm_start
-        if start is None or hosted != self.first:
-            return None
-        states = tuple(state for state in start.states if state.block in instance.carried)
-        start = msgspec.structs.replace(start, carried=states if instance.carried else msgspec.UNSET)
-        return None if check(instance, start).reasons else start
+        if start is not None and hosted == self.first:
+            states = tuple(state for state in start.states if state.block in instance.carried)
+            found.append(
+                msgspec.structs.replace(start, carried=states if instance.carried else msgspec.UNSET)
+            )
+        found = [one for one in found if not check(instance, one).reasons]
+        return min(found, key=lambda one: one.makespan_ns, default=None)
 
 
 def ladder(instance: Instance, memory: MemoryModel, *, reads: bool, proves: bool = True) -> Iterator[Hosted]:

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace as replace_fields
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -28,7 +29,7 @@ from ...instances.instance import Instance
 from ...instances.transforms import in_pages, in_parts
 from ...instances.units import format_time
 from ...validate.schedule import Schedule
-from ..bounds import best_bound
+from ..bounds import Bound, best_bound
 from ..linear.model import LinearModel, LinearResult, takes_whole_columns
 from ..linear.worker import LinearWorker, begin_solver, load_solver
 from ..packing.pack import Effort, load_packing, places
@@ -38,14 +39,11 @@ from .checkpoints import Checkpoints
 from .decode import guide_of
 from .model import FlowModel, bound_name, flow_model, proven
 from .stages import DEFAULT, ROUNDS, Stage, Tiling, finest_integrality, stages, thresholds_for, tightens
-from .states import hosted_of, run_on_host
+from .states import places_offered, sides_offered
 from .windows import Windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import numpy as np
-    from numpy.typing import NDArray
 
     from ...heuristics.recomputation.readings import AnyRerunSearch
     from ...heuristics.search.search import LocalSearch
@@ -70,7 +68,7 @@ _RULE_SHARE = 0.1
 """Largest share of the time left for each rule after the first whose schedule the search starts from."""
 
 _OFFER_SHARE = 0.1
-"""Largest share of the time limit for the model whose solution says where carried blocks may be."""
+"""Largest share of the time limit for the models whose solutions say where carried blocks may be."""
 
 _GRACE = 2.0
 """Seconds after the time limit that a solver has to return what it has proven."""
@@ -187,53 +185,33 @@ def _answer(run: type[FlowRun], instance: Instance, limits: Limits) -> Answer:
     """Run the method; where blocks are carried, on the choice of their places that suits a rule best.
 
     So it is with tasks that may run on the host. The models leave places and sides free, so that the bound is
-    that of the instance. The solution of a first one is offered as a choice.
+    that of the instance. The solutions of first ones are offered as choices.
     """
     if not (instance.carried or instance.has_host_work):
         return run(instance, limits).answer()
     seconds = SECONDS if limits.time_limit is None else limits.time_limit
     began = time.monotonic()
     try:
-        solution = _first_solution(run, instance, limits, _OFFER_SHARE * seconds)
+        if instance.has_host_work:
+            few = run.thresholds.first_hosted
+            offered = sides_offered(instance, limits, _OFFER_SHARE * seconds, few)
+        else:
+            offered = places_offered(instance, limits, _OFFER_SHARE * seconds)
     except KeyboardInterrupt:
         return Answer(None, "interrupted")
     left = max(seconds - (time.monotonic() - began), 0.0)
 
     def solve(chosen: Instance, given: Limits) -> Answer:
-        return run(chosen, given, original=instance).answer()
+        return run(chosen, given, original=instance, known=offered.bounds).answer()
 
     def placed(sided: Instance, rest: Limits) -> list[frozenset[int]]:
-        found = _first_solution(run, sided, rest, _OFFER_SHARE * (rest.time_limit or 0.0))
-        return [hosted_of(*model_and_values, limits.memory) for model_and_values in found]
+        return places_offered(sided, rest, _OFFER_SHARE * (rest.time_limit or 0.0)).choices
 
     read = replace_fields(find_method(run.name), carries="read", sides="read")
     given = replace_fields(limits, time_limit=left)
     if instance.has_host_work:
-        offered = [run_on_host(instance, *model_and_values) for model_and_values in solution]
-        return take_sides(instance, read, solve, given, offered, bounded=True, placed=placed)
-    offered = [hosted_of(*model_and_values, limits.memory) for model_and_values in solution]
-    return settle(instance, read, solve, given, offered, bounded=True)
-
-
-def _first_solution(
-    run: type[FlowRun], instance: Instance, limits: Limits, seconds: float
-) -> list[tuple[FlowModel, NDArray[np.float64]]]:
-    """Return FLOW on few checkpoints and its solution, if that is found in some seconds."""
-    modelled = in_pages(instance) if limits.memory == "paged" else instance
-    thresholds = run.thresholds
-    few = thresholds.first_hosted if instance.has_host_work else thresholds.finding[0]
-    checkpoints = Checkpoints(modelled).choose(few)
-    model = flow_model(modelled, checkpoints, "none")
-    with LinearWorker(limits.solver) as worker:
-        worker.start(
-            model.linear, time_limit=seconds, workers=limits.workers, seed=limits.seed, log=limits.log
-        )
-        try:
-            values = worker.result(seconds + _GRACE).values
-        except TimeoutError:
-            worker.stop()
-            values = None
-    return [] if values is None else [(model, values)]
+        return take_sides(instance, read, solve, given, offered.choices, bounded=True, placed=placed)
+    return settle(instance, read, solve, given, offered.choices, bounded=True)
 
 
 class FlowRun:
@@ -245,6 +223,8 @@ class FlowRun:
         The instance to schedule, and the limits of the call.
     original
         The instance that the models bound, of which the schedule is one as well; None means the same.
+    known
+        What is proven for that instance before.
 
     Attributes
     ----------
@@ -274,7 +254,14 @@ class FlowRun:
     effort: Effort = "least"  # there are many programs
     rules: tuple[str, ...] = (_FIRST_METHOD,)
 
-    def __init__(self, instance: Instance, limits: Limits, *, original: Instance | None = None) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        limits: Limits,
+        *,
+        original: Instance | None = None,
+        known: Sequence[Bound] = (),
+    ) -> None:
         kernels(limits)
         self.bounded = bounded = instance if original is None else original
         began = time.monotonic()
@@ -285,7 +272,7 @@ class FlowRun:
         self.thresholds = thresholds_for(bounded, type(self).thresholds)
         self.whole = finest_integrality(bounded, limits.solver, self.thresholds)
         with until(began + _BOUND_SHARE * seconds, LEAST):
-            self.bound = best_bound(bounded, limits.without, limits.memory)
+            self.bound = reduce(Bound.raised, known, best_bound(bounded, limits.without, limits.memory))
         self.best, self.estimated = Incumbent(self.name), estimates(instance)
         self.best.offer(limits.incumbent)
         self.searches = "local-search" not in limits.without

@@ -278,6 +278,50 @@ def test_a_search_finds_choices_that_do_not_follow_the_order_of_use() -> None:
     assert result.makespan_ns == 410
 
 
+class Tried:
+    """A search with given costs after each call, which has no schedule."""
+
+    round = 1
+
+    def __init__(self, costs: Sequence[int]) -> None:
+        self.costs, self.runs = costs, 0
+
+    @property
+    def cost(self) -> int:
+        return self.costs[max(self.runs - 1, 0)]
+
+    def run(self, _seconds: float, _work: int) -> None:
+        self.runs += 1
+
+    def schedule(self, _method: str) -> None:
+        return None
+
+
+def test_the_choice_whose_schedule_is_shortest_with_addresses_is_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three choices are tried, then the better two go on, and the method plans for the best one."""
+    searches = {
+        frozenset[int](): Tried([900, 800]),
+        frozenset([U]): Tried([700, 650]),
+        frozenset([U, W]): Tried([710, 600]),
+    }
+    order = list(searches)
+    seen: list[Instance] = []
+
+    def method(instance: Instance, limits: Limits) -> Answer:
+        seen.append(instance)
+        return Answer(modnn(instance, limits).schedule)
+
+    monkeypatch.setattr("pebbler.solver.steady._Settling._search", lambda _, choice: searches[choice])
+    looks = dict(zip(order, range(3), strict=True))
+    monkeypatch.setattr("pebbler.solver.steady._Settling.looks", lambda _, choice: looks.get(choice, 9))
+    info = MethodInfo("toy", "a toy", "tests", method, carries="read")
+    settle(small(6), info, method, Limits(), order)
+    assert [search.runs for search in searches.values()] == [1, 2, 2]
+    assert [block.initially for block in seen[0].blocks[:2]] == ["host", "host"]
+
+
 @pytest.mark.parametrize("memory", ["contiguous", "paged"])
 def test_a_method_that_reads_carried_blocks_is_no_longer_than_the_rule(memory: Memory) -> None:
     """Here the method finds nothing, or only what takes very long."""

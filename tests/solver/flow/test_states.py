@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from pebbler.heuristics.methods import Limits
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.workload import Workload
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.flow.model import flow_model
-from pebbler.solver.flow.states import hosted_of, run_on_host
+from pebbler.solver.flow.states import hosted_of, places_offered, run_on_host
 from pebbler.solver.linear.facade import solve_linear
 from pebbler.solver.solve import solve
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel
 
+from ...samples import sampled
 from .test_carried import carried
 
 
@@ -60,6 +64,37 @@ def test_what_is_cheap_to_fetch_lives_on_the_host(memory: MemoryModel) -> None:
     hosted = hosted_of(model, result.values, memory)
     assert 2 not in hosted
     assert hosted or memory == "paged"  # in pages, one that begins on the device may leave
+
+
+@pytest.mark.parametrize("seeds", sampled(range(8), range(0, 60, 20)))
+def test_what_is_offered_is_carried_and_what_is_proven_holds(seeds: Sequence[int]) -> None:
+    """Among others, LPs are solved in which less is allowed: these prove nothing."""
+    met = 0
+    for seed in seeds:
+        instance = carried(seed)
+        offers = places_offered(instance, Limits(), 60)
+        assert len(set(offers.choices)) == len(offers.choices)
+        assert all(choice.issubset(instance.carried) for choice in offers.choices)
+        try:
+            best = brute_force(instance, "divisible", most_states=1500)
+        except TimeoutError:
+            continue
+        if best is not None:
+            proven = max(bound.lower_bound_ns for bound in offers.bounds)
+            assert proven <= best.makespan_ns
+            met += proven == best.makespan_ns
+    assert met
+
+
+def test_what_stays_throughout_is_offered() -> None:
+    """LPs in which all may leave spread what is absent over all blocks: they would live on the host."""
+    step = {"steady": True, "optimizer": "adamw"}
+    instance = Workload("gpt2:layers=2", 4, "rtx4090", **step).instance("Mmin+50%")
+    offers = places_offered(instance, Limits(), 60)
+    kept = [sum(instance.blocks[d].bytes for d in instance.carried if d not in c) for c in offers.choices]
+    assert max(kept) > 0
+    result = solve(instance, "flow", time_limit=5)
+    assert result.lower_bound_ns >= max(bound.lower_bound_ns for bound in offers.bounds)
 
 
 def test_as_much_runs_on_the_host_as_in_the_solution() -> None:
