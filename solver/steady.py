@@ -18,12 +18,9 @@ addresses, all for a while, then the better half of them, until one is left. The
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -44,6 +41,7 @@ from ..validate.schedule import MemoryModel, Residence, Schedule, unit_bytes
 from .bounds import why_impossible
 from .choosing import Choice, Choosing
 from .packing.pack import places
+from .trying import Tried, halved
 
 if TYPE_CHECKING:
     from ..heuristics.search.search import LocalSearch
@@ -158,7 +156,6 @@ def completed(instance: Instance, schedule: Schedule) -> Schedule:
 class _Settling(Choosing):
     """The places of carried blocks for one call of a method: a choice has those that live on the host."""
 
-    _ideal_ns = 0
     _looks_best: tuple[float, Hosted, LocalSearch] | None = None
     _started: tuple[Hosted, Schedule] | None = None
     """A choice, and the schedule of its instance that a search has found."""
@@ -196,21 +193,18 @@ class _Settling(Choosing):
 
         The better half of some choices goes on until one is left.
         """
-        self._ideal_ns = sum(least_times(self.instance))
         limited = self.limits.time_limit is not None
         seconds = _TRYING * max(self.deadline - time.monotonic(), 0.0)
         count = min(_TRIED, int(seconds / _LEAST_TRY)) if limited else _TRIED
-        tries: list[tuple[Hosted, LocalSearch]] = []
+        tries: list[Tried] = []
         for choice in ranked[:count]:
             with suppress(Refusal):
-                tries.append((choice, self._search(choice)))
-        turns = math.ceil(math.log2(max(len(tries), 1)))
-        for _ in range(turns):
-            self._go_on([search for _, search in tries], seconds / turns)
-            tries.sort(key=lambda tried: tried[1].cost)
-            tries = tries[: (len(tries) + 1) // 2]
-            self._start_from(*tries[0])
-        return list(dict.fromkeys([*(choice for choice, _ in tries), *ranked]))
+                tries.append(Tried(choice, self._search(choice)))
+        best: list[Hosted] = []
+        for choice, search in halved(tries, seconds, self.limits.workers, sum(least_times(self.instance))):
+            self._start_from(choice, search)
+            best.insert(0, choice)
+        return list(dict.fromkeys([*best, *ranked]))
 
     def _search(self, choice: Hosted) -> LocalSearch:
         """Return a search with addresses for a choice, which starts from a rule's schedule."""
@@ -229,29 +223,6 @@ class _Settling(Choosing):
             if start is not None:
                 search.offer(start)
         return search
-
-    def _go_on(self, searches: Sequence[LocalSearch], seconds: float) -> None:
-        """Continue searches for some seconds in all, or for a round each where there is no time limit."""
-        at_once = min(self.limits.workers, len(searches))
-        each = seconds * at_once / len(searches)
-        if at_once == 1:
-            for search in searches:
-                self._go_on_alone(search, each)
-            return
-        with ThreadPoolExecutor(at_once) as pool:
-            going = [pool.submit(copy_context().run, self._go_on_alone, search, each) for search in searches]
-        for one in going:
-            one.result()
-
-    def _go_on_alone(self, search: LocalSearch, seconds: float) -> None:
-        """Continue a search for some seconds, or for a round, until its program is as short as the ideal."""
-        from ..heuristics.search.descents import CHUNK  # with it comes Numba
-
-        until = time.monotonic() + seconds
-        work = search.round if math.isinf(seconds) else sys.maxsize
-        while work > 0 and search.cost > self._ideal_ns and (left := until - time.monotonic()) > 0:
-            search.run(left, CHUNK)
-            work -= CHUNK
 
     def _start_from(self, choice: Hosted, search: LocalSearch) -> None:
         """Let the method start from what a search has found for a choice, and keep it if it is the best."""

@@ -92,6 +92,8 @@ class Thresholds:
     ends
         Tasks of windows at the ends of a large program. The data of the last tasks has to come back, and the
         data of the first tasks has to leave. Whole evictions prove far more there than their relaxation.
+    coarse
+        Checkpoints of an LP that is solved in tenths of a second, so that there is its bound in any case.
     finding
         Checkpoints of the LPs that find out which checkpoints matter. With many more checkpoints, each has
         too small a price.
@@ -115,6 +117,7 @@ class Thresholds:
     first_hosted: int = 10
     window: int = 12
     ends: tuple[int, ...] = (96, 144)
+    coarse: int = 12
     finding: tuple[int, ...] = (32, 48)
     choosing: int = 36
     long: float = LONG
@@ -247,10 +250,11 @@ def stages(
 ) -> Iterator[Stage | Tiling]:
     """Yield models from coarse to fine, so that the bound rises as much as the time allows.
 
-    Short windows, which take seconds, come first. With many tasks, LPs on few checkpoints follow: they find
-    out which checkpoints matter. On those with the highest prices, only algorithms are whole at first. Such a
-    model is often solved to the end when a model with all variables whole is not. It is solved again with
-    long windows of the last and the first tasks, which take more time than the model.
+    With many tasks, a coarse LP comes first. Short windows, which take seconds, are next. With many tasks,
+    LPs on few checkpoints follow: they find out which checkpoints matter. On those with the highest prices,
+    only algorithms are whole at first. Such a model is often solved to the end when a model with all
+    variables whole is not. It is solved again with long windows of the last and the first tasks, which take
+    more time than the model.
 
     Then come whole models on more and more checkpoints. A model that is solved to the end proves more than a
     finer one that is stopped. Longer windows and finer LPs come before the last model, which has all the time
@@ -339,6 +343,8 @@ def stages(
         yield from solved_linear(count, rounds)
         return
     finding, choosing, ends = thresholds.finding, thresholds.choosing, thresholds.ends
+    if large and left() > 0:
+        yield Stage(min(thresholds.coarse, tasks), "none", _SHARE * left(), leads=False)
     *short, long = (thresholds.window * factor for factor in ((1, 2, 4) if large else (1, 2)))
     yield from tilings(*short)
     for fine in finding if large and left() > 0 else ():
@@ -489,7 +495,7 @@ def refine_bound(
 
     rounds, priced = 1 if windows is None else ROUNDS, tightens(instance, solver)
     for stage in stages(len(instance.tasks), deadline, whole, rounds, thresholds, priced=priced):
-        if shortest_ns is not None and best.meets(shortest_ns):
+        if time.monotonic() >= deadline or (shortest_ns is not None and best.meets(shortest_ns)):
             break
         if isinstance(stage, Tiling):
             if windows is not None:

@@ -30,6 +30,7 @@ from pebbler.instances.workload import Workload
 from pebbler.solver.answers import Memory
 from pebbler.solver.solve import solve
 from pebbler.solver.steady import completed, settle, settled, thinned
+from pebbler.solver.trying import Tried
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Carried, Schedule
 
@@ -278,48 +279,31 @@ def test_a_search_finds_choices_that_do_not_follow_the_order_of_use() -> None:
     assert result.makespan_ns == 410
 
 
-class Tried:
-    """A search with given costs after each call, which has no schedule."""
-
-    round = 1
-
-    def __init__(self, costs: Sequence[int]) -> None:
-        self.costs, self.runs = costs, 0
-
-    @property
-    def cost(self) -> int:
-        return self.costs[max(self.runs - 1, 0)]
-
-    def run(self, _seconds: float, _work: int) -> None:
-        self.runs += 1
-
-    def schedule(self, _method: str) -> None:
-        return None
-
-
-def test_the_choice_whose_schedule_is_shortest_with_addresses_is_planned(
+def test_the_choice_whose_schedule_is_shortest_with_addresses_is_planned_from_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Three choices are tried, then the better two go on, and the method plans for the best one."""
-    searches = {
-        frozenset[int](): Tried([900, 800]),
-        frozenset([U]): Tried([700, 650]),
-        frozenset([U, W]): Tried([710, 600]),
-    }
-    order = list(searches)
-    seen: list[Instance] = []
+    """Here, the choice that looks worst is said to be the best."""
+    starts: list[Schedule | None] = []
+    chosen: list[frozenset[int]] = []
 
     def method(instance: Instance, limits: Limits) -> Answer:
-        seen.append(instance)
-        return Answer(modnn(instance, limits).schedule)
+        chosen.append(frozenset(d for d in (U, W) if instance.blocks[d].initially == "host"))
+        starts.append(limits.warm_start)
+        return Answer(limits.warm_start)
 
-    monkeypatch.setattr("pebbler.solver.steady._Settling._search", lambda _, choice: searches[choice])
-    looks = dict(zip(order, range(3), strict=True))
-    monkeypatch.setattr("pebbler.solver.steady._Settling.looks", lambda _, choice: looks.get(choice, 9))
+    def last(tries: Sequence[Tried], *_: object) -> list[Tried]:
+        chosen.append(tries[-1].choice)
+        tries[-1].search.run()
+        return [tries[-1]]
+
+    monkeypatch.setattr("pebbler.solver.steady.halved", last)
     info = MethodInfo("toy", "a toy", "tests", method, carries="read")
-    settle(small(6), info, method, Limits(), order)
-    assert [search.runs for search in searches.values()] == [1, 2, 2]
-    assert [block.initially for block in seen[0].blocks[:2]] == ["host", "host"]
+    answer = settle(small(6), info, method, Limits())
+    assert answer.schedule is not None
+    assert check(small(6), answer.schedule).reasons == ()
+    assert len(starts) == 1
+    assert starts[0] is not None
+    assert chosen[0] == chosen[1]
 
 
 @pytest.mark.parametrize("memory", ["contiguous", "paged"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -37,6 +38,7 @@ from pebbler.solver.flow.stages import (
     thresholds_for,
     tightens,
 )
+from pebbler.solver.linear.model import LinearModel, LinearResult
 from pebbler.validate.bounds.certificate import check_certificate
 
 from ...samples import mostly_slow, sampled
@@ -117,6 +119,20 @@ def test_no_time_leaves_the_exact_bounds() -> None:
     assert refine_bound(instance, 0.0) == best_bound(instance)
 
 
+def test_after_the_time_limit_no_model_is_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A solver may take longer than it is given: then its model is the last one."""
+    solved: list[float] = []
+
+    def late(_model: LinearModel, *, time_limit: float, **_options: Any) -> LinearResult:
+        solved.append(time_limit)
+        time.sleep(1.2)
+        return LinearResult("unknown", None, None, -math.inf, "late")
+
+    monkeypatch.setattr(flow_stages, "solve_linear", late)
+    refine_bound(Workload("resnet34", 64, "k40").instance("50%"), 1.0)
+    assert len(solved) == 1
+
+
 def test_the_command_line_says_who_proved_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cifar10.instance.json"
     write_instance(Workload("cifar10_quick", 256, "p100").instance("1.02xMmin"), path)
@@ -139,6 +155,7 @@ def named(stage: Stage | Tiling) -> tuple[int, str]:
 def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
     whole = list(islice(stages(300, time.monotonic() + 1000), 40))
     assert list(map(named, whole)) == [
+        (12, "none"),
         (12, "windows"),
         (24, "windows"),
         *((count, "none") for count in (32, 32, 32, 32, 48, 48, 48, 48)),
