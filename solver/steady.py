@@ -156,9 +156,8 @@ def completed(instance: Instance, schedule: Schedule) -> Schedule:
 class _Settling(Choosing):
     """The places of carried blocks for one call of a method: a choice has those that live on the host."""
 
-    _looks_best: tuple[float, Hosted, LocalSearch] | None = None
-    _started: tuple[Hosted, Schedule] | None = None
-    """A choice, and the schedule of its instance that a search has found."""
+    _started: Schedule | None = None
+    """What a search has found while choices were compared: the method starts from there."""
 
     def choice_of(self, start: Schedule) -> Hosted:
         """Return the blocks that live on the host in a schedule."""
@@ -179,13 +178,12 @@ class _Settling(Choosing):
                 for choice in self.choices():
                     self._offer_rule(choice)
         ranked = super().ranked()
-        if self.info.carries != "read":
+        if self.info.carries != "read" or "local-search" in self.limits.without:
             return ranked
         if self.limits.memory == "contiguous":
             return self._tried(ranked)
-        if self._looks_best is not None:
-            _, choice, search = self._looks_best
-            self._start_from(choice, search)
+        with suppress(Refusal):  # what lives on the host may have moved there
+            self._start_from(self._sketch())
         return ranked
 
     def _tried(self, ranked: list[Hosted]) -> list[Hosted]:
@@ -198,11 +196,12 @@ class _Settling(Choosing):
         count = min(_TRIED, int(seconds / _LEAST_TRY)) if limited else _TRIED
         tries: list[Tried] = []
         for choice in ranked[:count]:
-            with suppress(Refusal):
+            with until(self.deadline, LEAST), suppress(Refusal):
                 tries.append(Tried(choice, self._search(choice)))
         best: list[Hosted] = []
         for choice, search in halved(tries, seconds, self.limits.workers, sum(least_times(self.instance))):
-            self._start_from(choice, search)
+            with suppress(Refusal):
+                self._start_from(self._completed(search.schedule(self.info.name)))
             best.insert(0, choice)
         return list(dict.fromkeys([*best, *ranked]))
 
@@ -224,23 +223,22 @@ class _Settling(Choosing):
                 search.offer(start)
         return search
 
-    def _start_from(self, choice: Hosted, search: LocalSearch) -> None:
-        """Let the method start from what a search has found for a choice, and keep it if it is the best."""
-        schedule = search.schedule(self.info.name)
-        if schedule is None:
-            return
-        self._started = choice, schedule
-        with suppress(Refusal):  # what lives on the host may have moved there
-            found = self._completed(schedule)
-            if found is not None and (self.best is None or found.makespan_ns < self.best.makespan_ns):
-                self.best = found
+    def _start_from(self, found: Schedule | None) -> None:
+        """Let the method start from a schedule, and keep it if it is the best."""
+        if found is not None:
+            self._started = found
+            self._keep_best(found)
 
     def _offer_rule(self, choice: Hosted) -> None:
         """Keep the rule's schedule of a choice if it is the best one."""
         with suppress(Refusal):
             found = self._completed(modnn(self.settled(choice), Limits(memory=self.limits.memory)).schedule)
-            if found is not None and (self.best is None or found.makespan_ns < self.best.makespan_ns):
-                self.best = msgspec.structs.replace(found, method=self.info.name)
+            if found is not None:
+                self._keep_best(msgspec.structs.replace(found, method=self.info.name))
+
+    def _keep_best(self, found: Schedule) -> None:
+        if self.best is None or found.makespan_ns < self.best.makespan_ns:
+            self.best = found
 
     def looks(self, choice: Hosted) -> float:
         """Return about how long the schedule of a choice is, by a little search or by a rule.
@@ -255,8 +253,6 @@ class _Settling(Choosing):
                 search = LocalSearch(instance, memory, self.limits.seed, addresses=False)
                 search.run(left(), min(search.round // 4, _LITTLE))
                 self.keep(search.cost, lambda: self._completed(search.schedule(self.info.name)))
-                if self._looks_best is None or search.cost < self._looks_best[0]:
-                    self._looks_best = search.cost, choice, search
                 look()
                 return search.cost
             schedule = modnn(instance, Limits(memory=memory)).schedule
@@ -289,15 +285,18 @@ class _Settling(Choosing):
 
     def start(self, instance: Instance, hosted: Hosted) -> Schedule | None:
         """Return what the method starts from: the warm start, or what a search has found for the choice."""
-        found = [] if self._started is None or self._started[0] != hosted else [self._started[1]]
-        start = self.limits.warm_start
-        if start is not None and hosted == self.first:
-            states = tuple(state for state in start.states if state.block in instance.carried)
-            found.append(
-                msgspec.structs.replace(start, carried=states if instance.carried else msgspec.UNSET)
-            )
+        given = [] if self._started is None else [self._started]
+        if self.limits.warm_start is not None:
+            given.append(self.limits.warm_start)
+        found = [self._as_settled(instance, one) for one in given if self.choice_of(one) == hosted]
         found = [one for one in found if not check(instance, one).reasons]
         return min(found, key=lambda one: one.makespan_ns, default=None)
+
+    @staticmethod
+    def _as_settled(instance: Instance, start: Schedule) -> Schedule:
+        """Return a schedule of the original as one of an instance in which less is carried."""
+        states = tuple(state for state in start.states if state.block in instance.carried)
+        return msgspec.structs.replace(start, carried=states if instance.carried else msgspec.UNSET)
 
 
 def ladder(instance: Instance, memory: MemoryModel, *, reads: bool, proves: bool = True) -> Iterator[Hosted]:
