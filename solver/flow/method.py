@@ -410,7 +410,7 @@ class FlowRun:
             take(result)
             self._tell()
         _log.info("%s: %d checkpoints, %s: %s", self.name, len(checkpoints), stage.integrality, self)
-        if self.limits.workers == 1 and stage.integrality == self.whole:
+        if self.limits.workers == 1 and stage.integrality == self.whole and not stage.coarse:
             self._search()
 
     def _tile(self, worker: LinearWorker, stage: Tiling) -> None:

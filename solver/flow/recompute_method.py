@@ -260,12 +260,12 @@ class RecomputeRun(FlowRun):
         """Use what the solver has proven, and guide the search by its solution."""
         if stage.integrality == "none":
             self.relaxation = model, result
-            if not self.modelled.nothing_returns and self.refines:
+            if self.refines and not (self.modelled.nothing_returns or stage.coarse):
                 self.checkpoints.learn_with_reruns(model, model.versions, result)
         found = proven_with_reruns(self.modelled, result, model, stage.integrality, self.limits.solver)
         if found is not None and self.proves:
             self.bound = self.bound.raised(found)
-        if result.values is None:
+        if result.values is None or stage.coarse:
             return
         if stage.priced and self.reruns is not None:
             # of few checkpoints: memory may be too small for the plan

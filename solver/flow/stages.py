@@ -92,8 +92,9 @@ class Thresholds:
     ends
         Tasks of windows at the ends of a large program. The data of the last tasks has to come back, and the
         data of the first tasks has to leave. Whole evictions prove far more there than their relaxation.
-    coarse
-        Checkpoints of an LP that is solved in tenths of a second, so that there is its bound in any case.
+    coarse, coarse_again
+        Checkpoints of an LP that is solved in tenths of a second, so that there is its bound in any case. The
+        second number is for tasks that may run again or on the host.
     finding
         Checkpoints of the LPs that find out which checkpoints matter. With many more checkpoints, each has
         too small a price.
@@ -118,6 +119,7 @@ class Thresholds:
     window: int = 12
     ends: tuple[int, ...] = (96, 144)
     coarse: int = 12
+    coarse_again: int = 1
     finding: tuple[int, ...] = (32, 48)
     choosing: int = 36
     long: float = LONG
@@ -139,10 +141,12 @@ def thresholds_for(instance: Instance, thresholds: Thresholds = DEFAULT) -> Thre
     """
     if len(instance.tasks) > thresholds.large and any(task.recomputable for task in instance.tasks):
         worth = thresholds.worth_alone if instance.nothing_returns else thresholds.worth_again
-        return replace(thresholds, first=min(thresholds.first, thresholds.first_again), worth=worth)
+        first = min(thresholds.first, thresholds.first_again)
+        return replace(thresholds, first=first, coarse=thresholds.coarse_again, worth=worth)
     if not instance.has_host_work or len(instance.tasks) <= thresholds.hosted:
         return thresholds
-    return replace(thresholds, huge=thresholds.hosted, first_linear=thresholds.first_hosted)
+    first, coarse = thresholds.first_hosted, thresholds.coarse_again
+    return replace(thresholds, huge=thresholds.hosted, first_linear=first, coarse=coarse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,7 @@ class Stage:
     follow from its solution. `unbroken` says whether long copies are not interrupted. `priced`: the models of
     `tightened` in the place of one on so many checkpoints; the time limit is for all. `last` says whether
     these are the last of their kind; others may be left out after one that was not solved to the end.
+    `coarse`: an LP that is solved for its bound alone.
     """
 
     count: int
@@ -163,6 +168,7 @@ class Stage:
     unbroken: bool = False
     priced: bool = False
     last: bool = False
+    coarse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,12 +345,12 @@ def stages(
     def more() -> int:
         return min(math.ceil(growth * count), tasks)
 
+    if large and not priced and left() > 0:
+        yield Stage(min(thresholds.coarse, tasks), "none", _SHARE * left(), leads=False, coarse=True)
     if linear:
         yield from solved_linear(count, rounds)
         return
     finding, choosing, ends = thresholds.finding, thresholds.choosing, thresholds.ends
-    if large and left() > 0:
-        yield Stage(min(thresholds.coarse, tasks), "none", _SHARE * left(), leads=False)
     *short, long = (thresholds.window * factor for factor in ((1, 2, 4) if large else (1, 2)))
     yield from tilings(*short)
     for fine in finding if large and left() > 0 else ():
@@ -467,7 +473,7 @@ def refine_bound(
             return
         model = recompute_model(instance, chosen.choose(stage.count), stage.integrality)
         relaxation[:] = [(model, solve(model.linear, stage.time_limit))]
-        if not instance.nothing_returns:
+        if not (instance.nothing_returns or stage.coarse):
             chosen.learn_with_reruns(model, model.versions, relaxation[0][1])
         yield relaxation[0]
 

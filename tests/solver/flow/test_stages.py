@@ -133,6 +133,14 @@ def test_after_the_time_limit_no_model_is_solved(monkeypatch: pytest.MonkeyPatch
     assert len(solved) == 1
 
 
+def test_a_coarse_model_proves_most_of_it_in_little_time() -> None:
+    """Of a step of GPT-2 medium that may run tasks again, 6 checkpoints take longer than the time limit."""
+    step = {"steady": True, "optimizer": "adamw", "precision": "bf16"}
+    instance = with_recomputation(Workload("gpt2_medium", 2, "a100", **step).instance("Mmin+10%"))
+    bound = refine_bound(instance, 5.0)
+    assert bound.lower_bound_ns > 4 * best_bound(instance).lower_bound_ns
+
+
 def test_the_command_line_says_who_proved_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cifar10.instance.json"
     write_instance(Workload("cifar10_quick", 256, "p100").instance("1.02xMmin"), path)
@@ -273,19 +281,19 @@ def test_many_tasks_some_of_which_may_run_on_the_host_have_small_lps() -> None:
         assert finest_integrality(either, "highs", found) == ("none" if small else "all")
         assert finest_integrality(alone, "highs", thresholds_for(alone)) == "all"
     begun = islice(stages(200, time.monotonic() + 1000, "none", thresholds=replace(found, huge=100)), 4)
-    assert [name for name, _ in map(named, begun)] == 4 * [found.first_linear]
+    assert [name for name, _ in map(named, begun)] == [found.coarse, *3 * [found.first_linear]]
 
 
 def test_without_copies_finer_lps_may_take_more_of_the_time() -> None:
     copying = with_recomputation(Workload("resnet50", 8, "v100").instance("85%"))
     found = [thresholds_for(instance) for instance in (copying, staying(copying))]
-    assert found[0] == replace(Thresholds(), first=6, worth=Thresholds().worth_again)
+    assert found[0] == replace(Thresholds(), first=6, coarse=1, worth=Thresholds().worth_again)
     assert found[1] == replace(found[0], worth=Thresholds().worth_alone)
     begun = time.monotonic()
     for thresholds, more in zip(found, (False, True), strict=True):
         clock = count(0, 15)  # each LP takes a seventh of the time
         asked = stages(400, begun + 100.0, "none", 1, thresholds, lambda clock=clock: next(clock))
-        assert [stage for stage, _ in map(named, islice(asked, 3))] == ([6, 9, 13] if more else [6])
+        assert [stage for stage, _ in map(named, islice(asked, 4))] == [1, *([6, 9, 13] if more else [6])]
 
 
 def test_models_of_parts_grow_faster_for_they_take_less_time() -> None:
