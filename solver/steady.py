@@ -8,7 +8,7 @@ on an instance that it knows, and its schedule is completed with the states.
 
 A rule plans for every choice, and its shortest schedule is taken. Other methods take longer. They plan for
 the choice that looks best to a rule or, where they read carried blocks, to a little search. That also changes
-the choices, block by block. Where they read carried blocks, a rule plans for every choice before, and its
+the choices, block by block. Where they read carried blocks, a rule plans for its own choices before, and its
 schedule is the answer where theirs is longer.
 
 The little search knows no addresses. So in contiguous memory, the few choices that look best are tried with
@@ -175,7 +175,7 @@ class _Settling(Choosing):
         """
         if self.info.carries == "read":
             with until(self.began + self.probing * (self.deadline - self.began), LEAST), suppress(OutOfTime):
-                for choice in self.choices():
+                for choice in self.ladder():
                     self._offer_rule(choice)
         ranked = super().ranked()
         if self.info.carries != "read" or "local-search" in self.limits.without:

@@ -28,6 +28,9 @@ from .model import FlowModel, bound_name, flow_model, proven
 _COUNTS = (8, 12, 16, 24, 32)
 """Numbers of checkpoints of the LPs that are asked for places."""
 
+_LONGER = 2
+"""How much longer the next two LPs take, about."""
+
 _READINGS: tuple[MemoryModel, ...] = ("paged", "contiguous")
 """Memory models whose way to read a solution is tried, in every memory model."""
 
@@ -59,6 +62,7 @@ def places_offered(instance: Instance, limits: Limits, seconds: float) -> Offers
     offers, solving = Offers([], []), _Solving(instance, limits, seconds)
     with LinearWorker(limits.solver) as worker:
         for count in _COUNTS:
+            began = time.monotonic()
             model = solving.model(count)
             staying = solving.solved(worker, _staying(model))
             free = solving.solved(worker, model.linear)
@@ -67,7 +71,8 @@ def places_offered(instance: Instance, limits: Limits, seconds: float) -> Offers
                 if result.values is not None:
                     found = (hosted_of(model, result.values, memory) for memory in _READINGS)
                     offers.choices.extend(choice for choice in found if choice not in offers.choices)
-            if solving.late() or count >= len(instance.tasks):
+            took = time.monotonic() - began
+            if _LONGER * took > solving.left() or count >= len(instance.tasks):
                 break
     return offers
 
@@ -96,8 +101,8 @@ class _Solving:
 
     def solved(self, worker: LinearWorker, linear: LinearModel) -> LinearResult:
         """Solve an LP in the time that is left."""
-        limits, left = self._limits, max(self._deadline - time.monotonic(), 0.0)
-        worker.start(linear, time_limit=left, workers=limits.workers, seed=limits.seed, log=limits.log)
+        limits = self._limits
+        worker.start(linear, time_limit=self.left(), workers=limits.workers, seed=limits.seed, log=limits.log)
         return worker.result()
 
     def proven(self, model: FlowModel, result: LinearResult) -> list[Bound]:
@@ -105,9 +110,9 @@ class _Solving:
         found = proven(self._instance, result, model, bound_name("none", self._limits.solver))
         return [] if found is None else [found]
 
-    def late(self) -> bool:
-        """Return whether the time is over."""
-        return time.monotonic() >= self._deadline
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        return max(self._deadline - time.monotonic(), 0.0)
 
 
 def _staying(model: FlowModel) -> LinearModel:
