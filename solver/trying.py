@@ -6,8 +6,9 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
+from threading import Event
 from typing import TYPE_CHECKING, NamedTuple
 
 from .choosing import Choice
@@ -49,26 +50,33 @@ def halved(tries: Sequence[Tried], seconds: float, workers: int, enough_ns: int 
 
 def _go_on(searches: Sequence[LocalSearch], seconds: float, workers: int, enough_ns: int) -> None:
     """Continue searches for some seconds in all, or for a round each."""
-    at_once = min(workers, len(searches))
+    at_once, stopped = min(workers, len(searches)), Event()
     each = seconds * at_once / len(searches)
     if at_once == 1:
         for search in searches:
-            _go_on_alone(search, each, enough_ns)
+            _go_on_alone(search, each, enough_ns, stopped)
         return
     with ThreadPoolExecutor(at_once) as pool:
         going = [
-            pool.submit(copy_context().run, _go_on_alone, search, each, enough_ns) for search in searches
+            pool.submit(copy_context().run, _go_on_alone, search, each, enough_ns, stopped)
+            for search in searches
         ]
+        try:
+            wait(going)
+        finally:
+            stopped.set()  # after Ctrl-C, nobody waits for them
     for one in going:
         one.result()
 
 
-def _go_on_alone(search: LocalSearch, seconds: float, enough_ns: int) -> None:
-    """Continue a search for some seconds, or for a round."""
+def _go_on_alone(search: LocalSearch, seconds: float, enough_ns: int, stopped: Event) -> None:
+    """Continue a search for some seconds, or for a round, if it is not stopped."""
     from ..heuristics.search.descents import CHUNK  # with it comes Numba
 
     until = time.monotonic() + seconds
     work = search.round if math.isinf(seconds) else sys.maxsize
-    while work > 0 and search.cost > enough_ns and (left := until - time.monotonic()) > 0:
+    while work > 0 and search.cost > enough_ns and not stopped.is_set():
+        if (left := until - time.monotonic()) <= 0:
+            break
         search.run(left, CHUNK)
         work -= CHUNK
