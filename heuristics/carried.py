@@ -1,8 +1,9 @@
 """Blocks that a round carries, as methods read them, and the states that a schedule gives them.
 
 A carried block is on the device at both ends. If no task writes it, the host has a valid copy at both ends,
-too, so that it may leave for nothing. In contiguous memory, where it must end at the offset where it began,
-it stays. Blocks that live on the host are made ordinary ones before a method sees them (`solver.steady`).
+too, so that it may leave for nothing. In contiguous memory it must end at the offset where it began, its
+home. There, rules let it stay, and searches may let it leave and come back to its home. Blocks that live on
+the host are made ordinary ones before a method sees them (`solver.steady`).
 """
 
 from __future__ import annotations
@@ -30,17 +31,31 @@ def begins_on_host(instance: Instance, block: int) -> bool:
     return initially in ("device", "host") or (initially == "carried" and not instance.writers[block])
 
 
-def as_read(instance: Instance, memory: MemoryModel) -> Instance:
-    """Return the instance in which carried blocks never move if the memory is contiguous."""
+def as_read(instance: Instance, memory: MemoryModel, *, homing: bool = False) -> Instance:
+    """Return the instance in which carried blocks have a home, if the memory is contiguous.
+
+    Parameters
+    ----------
+    instance, memory
+        The instance, and the memory model of its schedules.
+    homing
+        Whether such blocks may leave the device and come back to their home. If not, they never move.
+    """
     if memory != "contiguous" or not instance.carried:
         return instance
-    blocks = tuple(unmoved(block) if block.initially == "carried" else block for block in instance.blocks)
+    kept = rooted if homing else unmoved
+    blocks = tuple(kept(block) if block.initially == "carried" else block for block in instance.blocks)
     return replace(instance, blocks=blocks)
 
 
 def unmoved(block: Block) -> Block:
     """Return a block that can neither leave the device nor move inside it."""
     return replace(block, offload_ns=None, prefetch_ns=None, move_ns=None)
+
+
+def rooted(block: Block) -> Block:
+    """Return a block that cannot move inside the device."""
+    return replace(block, move_ns=None)
 
 
 def states_of(instance: Instance, schedule: Schedule) -> tuple[Carried, ...]:

@@ -120,12 +120,13 @@ Method = Callable[[Instance, Limits], Answer]
 """A function from an instance and limits to an answer."""
 Shown = Literal["always", "auto", "named"]
 """Comparisons that include a method which is not named: all, those that choose sub-batches, or none."""
-Carries = Literal["settled", "read", "chosen"]
+Carries = Literal["settled", "read", "homing", "chosen"]
 """How a method takes blocks that rounds carry.
 
 ``settled``: such a block is an ordinary one, which lives on the host or never leaves the device. ``read``: it
-lives on the host, or is read as `heuristics.carried` says. ``chosen``: the method itself chooses where such
-blocks are at both ends.
+lives on the host, or is read as `heuristics.carried` says; in contiguous memory it never leaves. ``homing``:
+as ``read``, but in contiguous memory it may leave, and comes back to where it was. ``chosen``: the method
+itself chooses where such blocks are at both ends.
 """
 Sides = Literal["settled", "read", "chosen"]
 """How a method takes tasks that may run on the host.

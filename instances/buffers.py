@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 
 from .errors import FormatError
@@ -13,12 +15,14 @@ from .files import read_bytes, write_atomically
 from .units import LARGEST
 
 _REQUIRED = ("id", "lower", "upper", "size")
-_KNOWN = (*_REQUIRED, "alignment", "offset")
+_KNOWN = (*_REQUIRED, "alignment", "gaps", "offset")
+
+_GAP = re.compile(r"(-?\d+)-(-?\d+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Bytes that are needed from one instant up to another, and not at the other.
+    """Bytes that are needed from one instant up to another, and not at the other, perhaps with gaps.
 
     Attributes
     ----------
@@ -30,6 +34,9 @@ class Buffer:
         Bytes, at least 1.
     alignment
         The offset is a multiple of this many bytes.
+    gaps
+        Times [begin, end) inside the lifetime at which the bytes are not needed, in rising order and apart.
+        Other buffers may have the bytes meanwhile. Before and after a gap, the offset is the same.
     """
 
     id: str
@@ -37,6 +44,7 @@ class Buffer:
     upper: int
     size: int
     alignment: int = 1
+    gaps: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if not -LARGEST <= self.lower < self.upper <= LARGEST:
@@ -48,13 +56,25 @@ class Buffer:
             raise FormatError(f"buffer '{self.id}' has size {self.size}; it must be from 1 to 2**53 bytes")
         if not 1 <= self.alignment <= LARGEST:
             raise FormatError(f"buffer '{self.id}' has alignment {self.alignment}; it must be at least 1")
+        edges = [self.lower, *(edge for gap in self.gaps for edge in gap), self.upper]
+        if not all(before < after for before, after in pairwise(edges)):
+            raise FormatError(
+                f"buffer '{self.id}' has the gaps {_as_text(self.gaps)} in [{self.lower}, {self.upper}); "
+                "they must be inside, in rising order and apart"
+            )
+
+    @property
+    def stays(self) -> tuple[tuple[int, int], ...]:
+        """The times [begin, end) at which the bytes are needed: the lifetime without the gaps."""
+        edges = [self.lower, *(edge for gap in self.gaps for edge in gap), self.upper]
+        return tuple(zip(edges[::2], edges[1::2], strict=True))
 
 
 def read_buffers(path: str | Path) -> tuple[Buffer, ...]:
     """Read buffers from a CSV file.
 
-    Its first line names the columns: id, lower, upper and size in any order, perhaps alignment, and perhaps
-    offset, which is not read.
+    Its first line names the columns: id, lower, upper and size in any order, perhaps alignment and gaps, and
+    perhaps offset, which is not read. A gap is written as ``begin-end``, and there is a space between two.
 
     Raises
     ------
@@ -73,15 +93,17 @@ def read_buffers(path: str | Path) -> tuple[Buffer, ...]:
 
 
 def write_offsets(buffers: Sequence[Buffer], offsets: Sequence[int], path: str | Path) -> None:
-    """Write buffers with their offsets, in MiniMalloc's form; alignment only where one is not 1."""
+    """Write buffers with their offsets, in MiniMalloc's form; alignment and gaps only where there are any."""
     names = list(_KNOWN)
     if all(buffer.alignment == 1 for buffer in buffers):
         names.remove("alignment")
+    if not any(buffer.gaps for buffer in buffers):
+        names.remove("gaps")
     lines = [",".join(names)]
     for buffer, offset in zip(buffers, offsets, strict=True):
-        lines.append(
-            ",".join(_quoted(str(offset if name == "offset" else getattr(buffer, name))) for name in names)
-        )
+        told = {"gaps": _as_text(buffer.gaps), "offset": offset}
+        values = (told.get(name, getattr(buffer, name, None)) for name in names)
+        lines.append(",".join(_quoted(str(value)) for value in values))
     write_atomically(path, ("\n".join(lines) + "\n").encode())
 
 
@@ -106,8 +128,27 @@ def _buffers(rows: Iterator[list[str]]) -> tuple[Buffer, ...]:
         if name in buffers:
             raise FormatError(f"id '{name}' is there twice; give each buffer its own")
         figures = {key: _whole(entry[key], key) for key in _KNOWN[1:5] if key in entry}
-        buffers[name] = Buffer(name, **figures)
+        buffers[name] = Buffer(name, **figures, gaps=_gaps(entry.get("gaps", "")))
     return tuple(buffers.values())
+
+
+def _gaps(text: str) -> tuple[tuple[int, int], ...]:
+    gaps = []
+    for gap in text.split():
+        if "@" in gap:
+            raise FormatError(
+                f"gap '{gap}' keeps some bytes; write gaps such as 3-5, in which none are needed"
+            )
+        edges = _GAP.fullmatch(gap)
+        if edges is None:
+            raise FormatError(f"gap '{gap}' is not of the form begin-end, such as 3-5")
+        begin, end = (_whole(edge, "gap") for edge in edges.groups())
+        gaps.append((begin, end))
+    return tuple(gaps)
+
+
+def _as_text(gaps: Iterable[tuple[int, int]]) -> str:
+    return " ".join(f"{begin}-{end}" for begin, end in gaps)
 
 
 def _whole(text: str, name: str) -> int:

@@ -136,7 +136,7 @@ class _Joint(Choosing):
         """Return the instance of a choice."""
         sides, hosted = self._parted(choice)
         sided = on_sides(self.instance, sides, self.limits.memory)
-        return settled(sided, hosted, self.limits.memory, reads=True)
+        return settled(sided, hosted, self.limits.memory, self.info.carries)
 
     def _whole(self, choice: Choice, schedule: Schedule | None) -> Schedule | None:
         """Return a schedule for a choice as one of the original."""

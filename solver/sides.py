@@ -143,7 +143,7 @@ class _Siding(Choosing):
             work = HostWork(sided)
             device = work.device
             if device.carried:
-                device = settled(device, next(ladder(device, memory, reads=False)), memory, reads=False)
+                device = settled(device, next(ladder(device, memory, "settled")), memory, "settled")
             schedule = modnn(device, Limits(memory=memory)).schedule
             return math.inf if schedule is None else work.completed(schedule).makespan_ns
         except OutOfTime:
@@ -161,7 +161,7 @@ class _Siding(Choosing):
 
         looks = []
         for kind in sorted(range(len(places)), key=lambda kind: kind != self._better):
-            instance = settled(sided, places[kind], self.limits.memory, reads=True)
+            instance = settled(sided, places[kind], self.limits.memory, self.info.carries)
             search = LocalSearch(instance, self.limits.memory, self.limits.seed, addresses=False)
             search.run(left(), min(search.round // 4, _LITTLE))
             self.keep(search.cost, partial(self._sketched, choice, search))
@@ -210,7 +210,7 @@ class _Siding(Choosing):
             answer = self._settled(work.device, replace(limits, warm_start=None))
             if answer.schedule is not None:
                 answer = replace(answer, schedule=work.completed(answer.schedule))
-        elif sided.carried and self.info.carries == "read" and not self.hurried:
+        elif sided.carried and self.info.carries != "settled" and not self.hurried:
             if choice != self.first:
                 limits = replace(limits, warm_start=None)
             places = [*self._offered(sided, limits), *self._places(sided)]
@@ -236,7 +236,7 @@ class _Siding(Choosing):
         """Call the method for an instance in which every task has its side."""
         if instance.carried and self.info.carries != "chosen":
             places = self._offered(instance, limits)
-            if self.info.carries == "read":
+            if self.info.carries != "settled":
                 places = [*places, *self._places(instance)[1:]]
             return settle(instance, self.info, self.solve, limits, places, bounded=self.bounded)
         return self.solve(instance, limits)
@@ -249,7 +249,7 @@ class _Siding(Choosing):
         """Return places of carried blocks: most on the device, and, if there is room, a little less of it."""
         if not sided.carried:
             return [frozenset()]
-        most = next(ladder(sided, self.limits.memory, reads=True, proves=proves))
+        most = next(ladder(sided, self.limits.memory, "homing", proves=proves))
         less = thinned(sided, most, _THINNED)
         return [most, less] if less != most and has_room(sided, less, self.limits.memory) else [most]
 

@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..heuristics.carried import states_of, unmoved
+from ..heuristics.carried import rooted, states_of, unmoved
 from ..heuristics.clock import LEAST, OutOfTime, left, look, until
-from ..heuristics.methods import Answer, Limits, Method, MethodInfo, Refusal
+from ..heuristics.methods import Answer, Carries, Limits, Method, MethodInfo, Refusal
 from ..heuristics.papers.modnn import modnn
 from ..heuristics.parts import tensors_of
+from ..heuristics.program.placement import Piece
 from ..instances.instance import Block, Instance
 from ..instances.units import ceil_to
 from ..validate.bounds.arguments import least_times
@@ -55,8 +56,8 @@ _SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 _LITTLE = 200_000
 """Greatest number of tasks that a search simulates to say how a choice looks."""
 
-_TRIED = 3
-"""Greatest number of choices that are tried with addresses."""
+_TRIED = {False: 2, True: 1}
+"""Greatest numbers of choices that are tried with addresses: where what is on the device stays, and not."""
 
 _TRYING = 0.2
 """Share of the time left in which choices are tried with addresses."""
@@ -100,15 +101,15 @@ def settle(
     return _Settling(instance, info, solve, limits, offered, bounded=bounded).answer()
 
 
-def settled(instance: Instance, hosted: Hosted, memory: MemoryModel, *, reads: bool) -> Instance:
+def settled(instance: Instance, hosted: Hosted, memory: MemoryModel, carries: Carries) -> Instance:
     """Return the instance that a method plans on when some carried blocks live on the host.
 
     Parameters
     ----------
     instance, hosted, memory
         The original, the blocks that live on the host, and the memory model of the schedule.
-    reads
-        Whether the method reads carried blocks. If not, those on the device become ordinary ones.
+    carries
+        How the method takes carried blocks. If it does not read them, those on the device become ordinary.
     """
 
     def changed(d: int, block: Block) -> Block:
@@ -116,9 +117,11 @@ def settled(instance: Instance, hosted: Hosted, memory: MemoryModel, *, reads: b
             return block
         if d in hosted:
             return msgspec.structs.replace(block, initially="host", finally_="host")
-        if not reads:
+        if carries == "settled":
             return msgspec.structs.replace(unmoved(block), initially="device", finally_="device")
-        return unmoved(block) if memory == "contiguous" else block
+        if memory != "contiguous":
+            return block
+        return rooted(block) if carries == "homing" else unmoved(block)
 
     blocks = tuple(changed(d, block) for d, block in enumerate(instance.blocks))
     return msgspec.structs.replace(instance, blocks=blocks)
@@ -159,13 +162,16 @@ class _Settling(Choosing):
     _started: Schedule | None = None
     """What a search has found while choices were compared: the method starts from there."""
 
+    _stays = False
+    """Whether what is on the device at both ends stays there, although it need not."""
+
     def choice_of(self, start: Schedule) -> Hosted:
         """Return the blocks that live on the host in a schedule."""
         return frozenset(state.block for state in start.states if not state.device)
 
     def ladder(self) -> Iterator[Hosted]:
         """Yield choices from most on the device to least."""
-        return ladder(self.instance, self.limits.memory, reads=self.info.carries == "read")
+        return ladder(self.instance, self.limits.memory, self.info.carries)
 
     def ranked(self) -> list[Hosted]:
         """Return choices by how they look; a method that reads carried blocks first has a schedule by rule.
@@ -173,45 +179,52 @@ class _Settling(Choosing):
         How a choice looks to its little search says nothing of addresses, nor of what the method finds in the
         time that it has.
         """
-        if self.info.carries == "read":
+        if self.info.carries != "settled":
             with until(self.began + self.probing * (self.deadline - self.began), LEAST), suppress(OutOfTime):
                 for choice in self.ladder():
                     self._offer_rule(choice)
+        staying: list[Hosted] = []
+        if self.info.carries == "homing" and self.limits.memory == "contiguous":
+            self._stays, probing = True, self.probing
+            self.probing = probing / 2
+            staying = super().ranked()
+            self._stays, self.probing = False, probing
         ranked = super().ranked()
-        if self.info.carries != "read" or "local-search" in self.limits.without:
+        if self.info.carries == "settled" or "local-search" in self.limits.without:
             return ranked
         if self.limits.memory == "contiguous":
-            return self._tried(ranked)
+            return self._tried({False: ranked, True: staying})
         with suppress(Refusal):  # what lives on the host may have moved there
             self._start_from(self._sketch())
         return ranked
 
-    def _tried(self, ranked: list[Hosted]) -> list[Hosted]:
+    def _tried(self, ranked: dict[bool, list[Hosted]]) -> list[Hosted]:
         """Return choices, the one first whose schedule is shortest after a little search with addresses.
 
         The better half of some choices goes on until one is left.
         """
         limited = self.limits.time_limit is not None
         seconds = _TRYING * max(self.deadline - time.monotonic(), 0.0)
-        count = min(_TRIED, int(seconds / _LEAST_TRY)) if limited else _TRIED
+        most = int(seconds / _LEAST_TRY) if limited else sum(_TRIED.values())
+        places = [(choice, stays) for stays, count in _TRIED.items() for choice in ranked[stays][:count]]
         tries: list[Tried] = []
-        for choice in ranked[:count]:
+        for choice, self._stays in places[:most]:
             with until(self.deadline, LEAST), suppress(Refusal):
-                tries.append(Tried(choice, self._search(choice)))
+                tries.append(Tried(choice, self._stays, self._search(choice)))
         best: list[Hosted] = []
-        for choice, search in halved(tries, seconds, self.limits.workers, sum(least_times(self.instance))):
+        self._stays = False
+        for tried in halved(tries, seconds, self.limits.workers, sum(least_times(self.instance))):
             with suppress(Refusal):
-                self._start_from(self._completed(search.schedule(self.info.name)))
-            best.insert(0, choice)
-        return list(dict.fromkeys([*best, *ranked]))
+                self._start_from(self._completed(tried.search.schedule(self.info.name)))
+            best.insert(0, tried.choice)
+            self._stays = tried.stays
+        return list(dict.fromkeys([*best, *ranked[False]]))
 
     def _search(self, choice: Hosted) -> LocalSearch:
         """Return a search with addresses for a choice, which starts from a rule's schedule."""
         from ..heuristics.search.contiguous import new_search  # with it comes Numba
 
-        def place(
-            pieces: Sequence[tuple[int, int, int]], capacity: int, alignment: int
-        ) -> Sequence[int] | None:
+        def place(pieces: Sequence[Piece], capacity: int, alignment: int) -> Sequence[int] | None:
             with until(self.deadline, LEAST):
                 return places(pieces, capacity, alignment, "least")
 
@@ -247,7 +260,7 @@ class _Settling(Choosing):
         """
         instance, memory = self.settled(choice), self.limits.memory
         try:
-            if self.info.carries == "read":
+            if self.info.carries != "settled":
                 from ..heuristics.search.search import LocalSearch  # with it comes Numba
 
                 search = LocalSearch(instance, memory, self.limits.seed, addresses=False)
@@ -264,7 +277,7 @@ class _Settling(Choosing):
 
     def groups(self) -> list[list[int]]:
         """Return the blocks that can live on the host, the parts of a tensor together."""
-        return movable(self.instance) if self.info.carries == "read" else []
+        return [] if self.info.carries == "settled" else movable(self.instance)
 
     def admits(self, choice: Hosted) -> bool:
         """Return whether device and host have room for what is there at both ends."""
@@ -278,7 +291,8 @@ class _Settling(Choosing):
 
     def settled(self, hosted: Hosted) -> Instance:
         """Return the instance of a choice."""
-        return settled(self.instance, hosted, self.limits.memory, reads=self.info.carries == "read")
+        carries = "read" if self._stays else self.info.carries
+        return settled(self.instance, hosted, self.limits.memory, carries)
 
     def _completed(self, schedule: Schedule | None) -> Schedule | None:
         return None if schedule is None else completed(self.instance, schedule)
@@ -299,12 +313,14 @@ class _Settling(Choosing):
         return msgspec.structs.replace(start, carried=states if instance.carried else msgspec.UNSET)
 
 
-def ladder(instance: Instance, memory: MemoryModel, *, reads: bool, proves: bool = True) -> Iterator[Hosted]:
+def ladder(
+    instance: Instance, memory: MemoryModel, carries: Carries, *, proves: bool = True
+) -> Iterator[Hosted]:
     """Yield choices that may have room, from most on the device to least; at least one.
 
     Parameters
     ----------
-    instance, memory, reads
+    instance, memory, carries
         As for `settled`.
     proves
         Whether to leave out choices of which a task proves that they have no schedule, which takes a while.
@@ -317,7 +333,7 @@ def ladder(instance: Instance, memory: MemoryModel, *, reads: bool, proves: bool
 
     def fits(count: int) -> bool:
         return _device_has_room(instance, left(count), memory) and not (
-            proves and why_impossible(settled(instance, left(count), memory, reads=reads), memory)
+            proves and why_impossible(settled(instance, left(count), memory, carries), memory)
         )
 
     forced = sum(not _can_live_on_host(instance, group) for group in groups)

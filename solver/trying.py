@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 class Tried(NamedTuple):
-    """A choice and a search for it."""
+    """A choice, whether what is carried on the device stays there, and a search for it."""
 
     choice: Choice
+    stays: bool
     search: LocalSearch
 
 

@@ -29,14 +29,18 @@ def check_packing(
             reasons.append(f"buffer '{buffer.id}' is at {offset}, no multiple of {buffer.alignment}")
         if capacity is not None and offset + buffer.size > capacity:
             reasons.append(f"buffer '{buffer.id}' ends at {offset + buffer.size}, beyond {capacity}")
-    alive: list[tuple[Buffer, int]] = []
-    for buffer, offset in sorted(zip(buffers, offsets, strict=True), key=lambda pair: pair[0].lower):
-        alive = [(other, place) for other, place in alive if other.upper > buffer.lower]
+    stays = [
+        (begin, end, buffer, offset)
+        for buffer, offset in zip(buffers, offsets, strict=True)
+        for begin, end in buffer.stays
+    ]
+    alive: list[tuple[int, Buffer, int]] = []
+    for begin, end, buffer, offset in sorted(stays, key=lambda stay: stay[0]):
+        alive = [stay for stay in alive if stay[0] > begin]
         reasons += [
-            f"buffers '{other.id}' and '{buffer.id}' share bytes from {max(place, offset)} "
-            f"at time {buffer.lower}"
-            for other, place in alive
+            f"buffers '{other.id}' and '{buffer.id}' share bytes from {max(place, offset)} at time {begin}"
+            for _, other, place in alive
             if place < offset + buffer.size and offset < place + other.size
         ]
-        alive.append((buffer, offset))
+        alive.append((end, buffer, offset))
     return tuple(reasons)

@@ -33,9 +33,8 @@ from ...instances.units import ceil_to, format_size
 from ..clock import limited, look
 from ..methods import Answer, Limits, Refusal, register
 from ..program.builder import ProgramBuilder
-from ..program.placement import build_planned, build_program
+from ..program.placement import Piece, build_planned, build_program
 from ..program.pool import Pool, Range
-from ..program.regions import Piece
 from ..program.sketch import Sketch
 from .layrub import caffe_algorithms, over_dead, planned
 from .layrub_rules import Rules, rules_of

@@ -74,11 +74,14 @@ class ProgramBuilder:
     start
         Blocks that are initially on the device and are kept there from time 0, each with its offset in bytes,
         or None for any offset. The other blocks start on the host only. By default, all blocks that fit are
-        kept. Carried blocks are kept in any case, and in contiguous memory they stay until the end.
+        kept. Carried blocks are kept in any case.
     copies
         Where host memory has a budget: blocks of which the host keeps a copy from time 0, each with its
         offset there in bytes, or None for any offset. No copy is then dropped that is wanted later, but by
         `drop_copy`. By default, all copies that have room are kept, and dropped where others need the room.
+    homing
+        Whether carried blocks may leave in contiguous memory. They come back to the offset where they began,
+        whose bytes must be free then. By default, they stay until the end.
 
     Raises
     ------
@@ -114,11 +117,12 @@ class ProgramBuilder:
         plan: Sequence[int] = (),
         start: Mapping[int, int | None] | None = None,
         copies: Mapping[int, int | None] | None = None,
+        homing: bool = False,
     ) -> None:
         look()
         require_instance(instance)
         require_one_of("memory", memory, get_args(MemoryModel))
-        self.instance = instance = as_read(instance, memory)
+        self.instance = instance = as_read(instance, memory, homing=homing)
         self.memory: MemoryModel = memory
         self._timeline = Timeline()
         self.starts, self.ends = self._timeline.starts, self._timeline.ends
@@ -148,6 +152,7 @@ class ProgramBuilder:
         self._has_run = [False] * len(instance.tasks)
         self._aligned = [ceil_to(block.bytes, instance.alignment_bytes) for block in instance.blocks]
         self.free_bytes = instance.pool_bytes
+        self._homes: dict[int, int] = {}
         self._begin(start)
         self._host: HostMemory | None = None
         if instance.has_host_budget:
@@ -437,7 +442,8 @@ class ProgramBuilder:
         after
             Operations to wait for beyond those that the builder finds.
         at
-            Offset in bytes; by default, the block lies where the pool has room.
+            Offset in bytes; by default, the block lies where the pool has room. A carried block in contiguous
+            memory lies where it began.
 
         Returns
         -------
@@ -461,7 +467,7 @@ class ProgramBuilder:
                 raise Refusal(f"host memory had no room to keep the copy of block '{info.name}'")
             why = "is on the device already" if block in self._open else "has no valid copy on the host"
             raise PebblerError(f"block '{info.name}' cannot be prefetched: it {why}")
-        place = self._room.place_block(block, at)
+        place = self._room.place_block(block, self._homes.get(block, at))
         if place is None:
             raise OutOfMemoryError(f"block '{info.name}'", info.bytes, self.pool)
         waits = set(after) | self._room.hazards.over(place.ranges) | set(self._previous.get(block, ()))
@@ -639,6 +645,8 @@ class ProgramBuilder:
             place = self._room.place_block(d, wanted.get(d))
             if place is not None:
                 self._open_stay(d, place, None)
+                if must and self.memory == "contiguous":
+                    self._homes[d] = place.ranges[0][0]
             elif must:
                 what = f"block '{blocks[d].name}', which is carried"
                 raise Refusal(str(OutOfMemoryError(what, blocks[d].bytes, self.pool)))

@@ -8,6 +8,7 @@ there at the same time (first fit by decreasing size, as offline dynamic storage
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,25 @@ from .sketch import Sketch
 
 Issue = Callable[[ProgramBuilder], None]
 """A function that issues every operation of a program on the builder that it is given."""
+
+
+class Piece(NamedTuple):
+    """A piece of memory with one address.
+
+    Attributes
+    ----------
+    bytes
+        Its size in bytes.
+    begin, end
+        It is in use from `begin` up to `end`: times, or counts of a program's placements and releases.
+    gaps
+        Times [begin, end) between these at which it is not in use, in rising order.
+    """
+
+    bytes: int
+    begin: int
+    end: int
+    gaps: tuple[tuple[int, int], ...] = ()
 
 
 def build_program(
@@ -56,7 +76,8 @@ def build_program(
         raise Refusal(reason)
 
     def together(sketch: ProgramBuilder) -> list[int]:
-        plan = pack(sketch.lifetimes(), instance.pool_bytes, instance.alignment_bytes)
+        pieces = [Piece(*lifetime) for lifetime in sketch.lifetimes()]
+        plan = pack(pieces, instance.pool_bytes, instance.alignment_bytes)
         if plan is None:
             raise Refusal(f"{reason}; the bytes are free, but no places were found for them")
         return plan
@@ -123,13 +144,13 @@ def build_again(
     return builder
 
 
-def pack(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int) -> list[int] | None:
-    """Choose an offset for each piece of memory, so that pieces that live together do not overlap.
+def pack(pieces: Sequence[Piece], capacity: int, alignment: int) -> list[int] | None:
+    """Choose an offset for each piece of memory, so that pieces that are in use together do not overlap.
 
     Parameters
     ----------
-    lifetimes
-        Bytes, begin and end of each piece.
+    pieces
+        The pieces. Gaps of them are not used.
     capacity, alignment
         Bytes of the pool, and the number of bytes of which offsets are multiples.
 
@@ -139,10 +160,10 @@ def pack(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: in
         The offsets; None when first fit, in each of a few orders of decreasing size, finds no place for a
         piece.
     """
-    sizes = np.array([ceil_to(size, alignment) for size, _, _ in lifetimes], dtype=np.int64)
-    exact = np.array([size for size, _, _ in lifetimes], dtype=np.int64)
-    begins = np.array([begin for _, begin, _ in lifetimes], dtype=np.int64)
-    ends = np.array([end for _, _, end in lifetimes], dtype=np.int64)
+    sizes = np.array([ceil_to(piece.bytes, alignment) for piece in pieces], dtype=np.int64)
+    exact = np.array([piece.bytes for piece in pieces], dtype=np.int64)
+    begins = np.array([piece.begin for piece in pieces], dtype=np.int64)
+    ends = np.array([piece.end for piece in pieces], dtype=np.int64)
     orders = (
         np.lexsort((begins, begins - ends, -sizes)),
         np.lexsort((begins, -sizes, begins - ends)),

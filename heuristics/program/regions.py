@@ -11,7 +11,6 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import accumulate
-from typing import NamedTuple
 
 from ...instances.instance import Instance
 from ...instances.units import ceil_to, format_size
@@ -19,16 +18,7 @@ from ...validate.schedule import MemoryModel
 from ..clock import look
 from ..methods import Refusal
 from .builder import ProgramBuilder
-from .placement import Issue, build_planned, build_program
-
-
-class Piece(NamedTuple):
-    """Memory that is in use from `begin` to `end`, counted in placements and releases of a program."""
-
-    bytes: int
-    begin: int
-    end: int
-
+from .placement import Issue, Piece, build_planned, build_program
 
 Groups = Callable[[ProgramBuilder], Sequence[int]]
 """A function from a program to a number for each placement; placements with one number share one place."""

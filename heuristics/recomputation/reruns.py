@@ -320,7 +320,7 @@ def rolled_up(instance: Instance, again: Unrolled, schedule: Schedule, method: s
             last = max(position[i] for i in residence.released_after)
             released[last].append(residence.block)
     start = {again.copies[r.block][0]: r.offset for r in acquired[None] if r.block is not None}
-    builder = ProgramBuilder(instance, memory=memory, start=start)
+    builder = ProgramBuilder(instance, memory=memory, start=start, homing=True)
     for p, operation in enumerate(schedule.operations):
         overwritten = _issue(builder, again, operation, acquired[operation.id])
         for d in released[p]:

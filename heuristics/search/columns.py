@@ -109,7 +109,7 @@ class Columns(NamedTuple):
 
 
 def columns_of(instance: Instance, memory: MemoryModel) -> Columns:
-    """Return an instance as columns; in contiguous memory, its carried blocks never move.
+    """Return an instance as columns; in contiguous memory, its carried blocks never move inside.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def columns_of(instance: Instance, memory: MemoryModel) -> Columns:
         The instance to schedule, and the memory model.
     """
     require_fixed_reads(instance, "local search")  # its evictions lie between uses that are known
-    instance = as_read(instance, memory)
+    instance = as_read(instance, memory, homing=True)
     tasks, blocks = instance.tasks, instance.blocks
     copies, shares = _copies(instance)
     moves = integers([-1 if block.move_ns is None else block.move_ns for block in blocks])

@@ -15,17 +15,17 @@ from ...instances.instance import Instance
 from ...instances.transforms import in_parts
 from ...validate.schedule import MemoryModel, Schedule
 from ..gaps import Guide
+from ..program.placement import Piece
 from .columns import Integers
 from .descents import CHUNK, Descents
 from .kernel import EARLY_HIGH, EARLY_LOW, PLACED, Decisions
 from .program import Lifetime
 from .search import LocalSearch
 
-Place = Callable[[Sequence[tuple[int, int, int]], int, int], Sequence[int] | None]
+Place = Callable[[Sequence[Piece], int, int], Sequence[int] | None]
 """A function that finds an offset for each piece of memory.
 
-Its arguments are the bytes, begin and end of each piece, the capacity and the alignment. It returns None if
-it finds no offsets.
+Its arguments are the pieces, the capacity and the alignment. It returns None if it finds no offsets.
 """
 
 _RELAXED = 0.75
@@ -203,13 +203,13 @@ class ContiguousSearch(LocalSearch):
 
     def _put_in_places(self, decisions: Decisions) -> bool:
         """Find places for decisions made without addresses; return whether that is the best program now."""
-        pieces = self.relaxed.lifetimes(decisions)
+        lifetimes = self.relaxed.lifetimes(decisions)
         capacity, alignment = self._problem.capacity, self.instance.alignment_bytes
-        return self.take_best(decisions, sides_of(decisions, pieces, capacity, alignment, self._place))
+        return self.take_best(decisions, sides_of(decisions, lifetimes, capacity, alignment, self._place))
 
 
 def sides_of(
-    decisions: Decisions, pieces: Sequence[Lifetime], capacity: int, alignment: int, place: Place
+    decisions: Decisions, lifetimes: Sequence[Lifetime], capacity: int, alignment: int, place: Place
 ) -> Iterator[Integers]:
     """Yield sides with which the data of a program may find places.
 
@@ -221,21 +221,21 @@ def sides_of(
     ----------
     decisions
         Decisions that were made without addresses.
-    pieces
+    lifetimes
         What they put into the pool.
     capacity, alignment
         Of the pool, in bytes.
     place
         Finds the places.
     """
-    where = np.array([piece.side for piece in pieces], dtype=np.int64)
-    length = np.array([piece.end_ns - piece.begin_ns for piece in pieces], dtype=np.int64)
+    where = np.array([one.side for one in lifetimes], dtype=np.int64)
+    length = np.array([one.piece.end - one.piece.begin for one in lifetimes], dtype=np.int64)
     in_order = where[np.argsort(length, kind="stable")]
     for share in _SHORT_SHARES:
         sides = np.full_like(decisions.side, EARLY_LOW)
         sides[in_order[: round(share * len(in_order))]] = EARLY_HIGH
         yield sides
-    offsets = place([(piece.bytes, piece.begin_ns, piece.end_ns) for piece in pieces], capacity, alignment)
+    offsets = place([one.piece for one in lifetimes], capacity, alignment)
     if offsets is not None:
         sides = np.full_like(decisions.side, EARLY_LOW)
         sides[where] = PLACED + np.array(offsets, dtype=np.int64)

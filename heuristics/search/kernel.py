@@ -800,9 +800,11 @@ def _spot(problem: Problem, state: State, d: int, side: int, ready: int) -> tupl
     """Return address and time of the best place for a block that comes; the time is `NEVER` if there is none.
 
     A part is placed behind the resident parts of its tensor. The first part to come takes a hole with room
-    for the whole tensor.
+    for the whole tensor. A block that is carried comes back to where it was.
     """
     lead, size = problem.blocks[d, LEAD], problem.blocks[d, BYTES]
+    if _has_home(problem, state, d):
+        return state.address[d], _free_in_full(state.pool, state.address[d], size)
     if problem.blocks[lead, FOLLOWING] < 0:
         return _find(state.pool, problem.contiguous, size, side, ready)
     if state.extent[lead]:
@@ -813,6 +815,12 @@ def _spot(problem: Problem, state: State, d: int, side: int, ready: int) -> tupl
         return at, time
     at += problem.blocks[d, BEGIN]
     return at, _free_at(state.pool, at, size, _NOTHING)
+
+
+@_compiled
+def _has_home(problem: Problem, state: State, d: int) -> bool:
+    """Return whether an absent block must come back to its address: a carried one, if addresses count."""
+    return problem.contiguous and problem.blocks[d, LASTS] != 0 and state.absent[d] >= 0
 
 
 @_compiled
@@ -843,6 +851,8 @@ def _put(problem: Problem, state: State, d: int, side: int, ready: int, clear: i
     size, lead = problem.blocks[d, BYTES], problem.blocks[d, LEAD]
     if time > ready and clear and problem.moves and not _planned(side, at):
         only = state.address[lead] + problem.blocks[d, BEGIN] if state.extent[lead] else -1
+        if _has_home(problem, state, d):
+            only = state.address[d]
         rest = (
             problem.blocks[d, SPAN] - problem.blocks[d, BEGIN]
             if state.extent[lead]

@@ -16,6 +16,7 @@ from ..loading import kernels, loads
 from ..methods import Answer, Limits, Refusal, find_method, register
 from ..parts import with_parts
 from ..program import placement
+from ..program.placement import Piece
 from .incumbent import Incumbent, estimates
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ RELAXED_SHARE = 0.15
     "this project",
     shown="named",
     rules=RULES,
-    carries="read",
+    carries="homing",
     sides="read",
 )
 @loads(kernels)
@@ -62,13 +63,11 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
     kernels(limits)
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
 
-    def place(
-        lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int
-    ) -> Sequence[int] | None:
+    def place(pieces: Sequence[Piece], capacity: int, alignment: int) -> Sequence[int] | None:
         """Find places until the deadline."""
         try:
             with until(deadline, LEAST):
-                return placement.pack(lifetimes, capacity, alignment)
+                return placement.pack(pieces, capacity, alignment)
         except OutOfTime:
             return None
 
@@ -126,7 +125,7 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
     "Belady (IBM Systems Journal, 1966), on parts: this project",
     shown="named",
     transform=with_parts,
-    carries="read",
+    carries="homing",
 )
 @loads(kernels)
 @limited

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -12,11 +14,13 @@ from ...instances.units import ceil_to
 from ...validate.host_memory import ALIGNMENT_BYTES
 from ...validate.schedule import MemoryModel
 from ..program.builder import ProgramBuilder
+from ..program.placement import Piece
 from .kernel import (
     ALGORITHMS,
     BYTES,
     DROP,
     KEEP,
+    LASTS,
     MOVE,
     OFFLOAD,
     PLACE,
@@ -59,7 +63,7 @@ def program_of(instance: Instance, problem: Problem, memory: MemoryModel, log: I
     while count < len(steps) and steps[count][0] == PLACE:
         start[steps[count][1]] = steps[count][3] if contiguous else None
         count += 1
-    builder = ProgramBuilder(instance, memory=memory, start=start, copies=copies)
+    builder = ProgramBuilder(instance, memory=memory, start=start, copies=copies, homing=True)
     while count < len(steps):
         kind, what, how, at = steps[count]
         count += 1
@@ -89,20 +93,18 @@ def program_of(instance: Instance, problem: Problem, memory: MemoryModel, log: I
 class Lifetime(NamedTuple):
     """A piece of the pool that a program holds for a while: a stay of a block, or a workspace.
 
+    All stays of a block that has a home are one piece.
+
     Attributes
     ----------
     side
         The position in `Decisions.side` of the rule that decides its place.
-    bytes
-        Its size in bytes, as the search counts them.
-    begin_ns, end_ns
-        Times from which and until which it is held, in nanoseconds.
+    piece
+        Its bytes, as the search counts them, and the times in nanoseconds at which it is in use.
     """
 
     side: int
-    bytes: int
-    begin_ns: int
-    end_ns: int
+    piece: Piece
 
 
 def lifetimes_of(instance: Instance, problem: Problem, log: Integers) -> list[Lifetime]:
@@ -112,7 +114,8 @@ def lifetimes_of(instance: Instance, problem: Problem, log: Integers) -> list[Li
     blocks, gaps = len(problem.blocks), len(problem.gaps)
     prefetches = [operation.id for operation in schedule.operations if operation.kind == "prefetch"]
     gap_of = dict(zip(prefetches, log[log[:, 0] == PREFETCH, 2].tolist(), strict=True))
-    found = []
+    stays: dict[int, list[tuple[int, int]]] = {}
+    sizes: dict[int, int] = {}
     for residence in schedule.residences:
         if residence.workspace_of is not None:
             run = operations[residence.workspace_of]
@@ -122,11 +125,20 @@ def lifetimes_of(instance: Instance, problem: Problem, log: Integers) -> list[Li
         else:
             assert residence.block is not None
             came = residence.acquired_by
-            side = residence.block if came not in gap_of else blocks + gap_of[came]
+            has_home = bool(problem.blocks[residence.block, LASTS])
+            side = residence.block if has_home or came not in gap_of else blocks + gap_of[came]
             size = int(problem.blocks[residence.block, BYTES])
         begin = 0 if residence.acquired_by is None else operations[residence.acquired_by].start_ns
         ends = [operations[i].end_ns for i in residence.released_after]
         end = max(ends, default=schedule.makespan_ns)
         if size and end > begin:
-            found.append(Lifetime(side, size, begin, end))
-    return found
+            sizes[side] = size
+            stays.setdefault(side, []).append((begin, end))
+    return [Lifetime(side, _piece(sizes[side], some)) for side, some in stays.items()]
+
+
+def _piece(size: int, stays: Sequence[tuple[int, int]]) -> Piece:
+    """Return a piece for stays in rising order."""
+    ends = pairwise([edge for stay in stays for edge in stay])
+    gaps = tuple((begin, end) for i, (begin, end) in enumerate(ends) if i % 2 and begin < end)
+    return Piece(size, stays[0][0], stays[-1][1], gaps)

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from ...heuristics.choices import by_speed
 from ...heuristics.methods import Refusal
 from ...heuristics.program.builder import OutOfMemoryError, ProgramBuilder
-from ...heuristics.program.placement import pack
+from ...heuristics.program.placement import Piece, pack
 from ...heuristics.program.pool import Fit
 from ...instances.instance import Instance
 from ...instances.units import format_time
@@ -144,7 +144,8 @@ def decode(
     reason = ""
     attempts: list[tuple[Fit, list[int]]] = [("best", []), ("first", [])]
     if memory == "contiguous" and not any(block.tensor is not None for block in instance.blocks):
-        offsets = pack(sketch.lifetimes(), instance.pool_bytes, instance.alignment_bytes)
+        pieces = [Piece(*lifetime) for lifetime in sketch.lifetimes()]
+        offsets = pack(pieces, instance.pool_bytes, instance.alignment_bytes)
         attempts += [] if offsets is None else [("best", offsets)]
     for number, (fit, offsets) in enumerate(attempts):
         if best is not None and best.makespan_ns <= sketch.makespan_ns:

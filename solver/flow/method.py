@@ -21,6 +21,7 @@ from ...heuristics.host_work import HostWork, planned
 from ...heuristics.loading import kernels, loads
 from ...heuristics.methods import Answer, Limits, Refusal, find_method, register
 from ...heuristics.parts import with_parts
+from ...heuristics.program.placement import Piece
 from ...heuristics.search.incumbent import Incumbent, estimates
 from ...heuristics.search.method import RELAXED_SHARE
 from ...heuristics.search.method import RULES as SEARCH_RULES
@@ -207,7 +208,7 @@ def _answer(run: type[FlowRun], instance: Instance, limits: Limits) -> Answer:
     def placed(sided: Instance, rest: Limits) -> list[frozenset[int]]:
         return places_offered(sided, rest, _OFFER_SHARE * (rest.time_limit or 0.0)).choices
 
-    read = replace_fields(find_method(run.name), carries="read", sides="read")
+    read = replace_fields(find_method(run.name), carries="homing", sides="read")
     given = replace_fields(limits, time_limit=left)
     if instance.has_host_work:
         return take_sides(instance, read, solve, given, offered.choices, bounded=True, placed=placed)
@@ -335,12 +336,10 @@ class FlowRun:
         self.team = Team(search, made, limits.workers - 1)
         return search
 
-    def _places(
-        self, lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int
-    ) -> Sequence[int] | None:
+    def _places(self, pieces: Sequence[Piece], capacity: int, alignment: int) -> Sequence[int] | None:
         """Find places until the deadline."""
         with until(self.deadline, LEAST):
-            return places(lifetimes, capacity, alignment, self.effort)
+            return places(pieces, capacity, alignment, self.effort)
 
     def _new_windows(self) -> Windows | None:
         return Windows(self.modelled, self.whole)

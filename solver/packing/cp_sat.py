@@ -44,21 +44,19 @@ def pack_by_cp_sat(
 
     model = cp_model.CpModel()
     height = model.new_int_var(least if lowest else most, most, "height")
-    places, lifetimes, extents = [], [], []
+    places, lifetimes, extents, sizes = [], [], [], []
     for i, size in enumerate(group.size.tolist()):
         step = int(group.alignment[i])
         place = model.new_int_var(0, (most - size) // step, f"place{i}")
         places.append(place * step)
-        lifetimes.append(
-            model.new_fixed_size_interval_var(
-                int(group.first[i]), int(group.last[i] - group.first[i]), f"life{i}"
-            )
-        )
-        extents.append(model.new_fixed_size_interval_var(place * step, size, f"extent{i}"))
+        for begin, end in group.stays_of(i):
+            lifetimes.append(model.new_fixed_size_interval_var(begin, end - begin, f"life{i} {begin}"))
+            extents.append(model.new_fixed_size_interval_var(place * step, size, f"extent{i} {begin}"))
+            sizes.append(size)
         model.add(place * step + size <= height)
         model.add_hint(place, min(int(group.placed()[i]), most - size) // step)
     model.add_no_overlap_2d(lifetimes, extents)
-    model.add_cumulative(lifetimes, group.size.tolist(), height)
+    model.add_cumulative(lifetimes, sizes, height)
     if lowest:
         model.minimize(height)
     status, interrupted = solve_interruptibly(solver, model)

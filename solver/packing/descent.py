@@ -41,7 +41,7 @@ class Trial:
         self.turns = 0
         self._searches = [
             PackingSearch(
-                group.first[order], group.last[order], group.size[order], group.alignment[order], target
+                [list(group.stays_of(i)) for i in order], group.size[order], group.alignment[order], target
             )
             for order in group.orders
         ]

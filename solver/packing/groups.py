@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...instances.buffers import Buffer
 from .search import Integers
@@ -27,11 +28,24 @@ def connected(buffers: Sequence[Buffer]) -> list[list[int]]:
 
 
 class Group:
-    """Buffers that time connects, in arrays and a common unit; a section is a maximal set living at once."""
+    """Buffers that time connects, in arrays and a common unit; a section is a maximal set living at once.
+
+    Attributes
+    ----------
+    first, last
+        Sections [first, last) from the begin of each buffer to its end, gaps included.
+    window
+        Where the stays of each buffer begin in `opens` and `closes`, and the number of all.
+    opens, closes
+        Sections [opens, closes) of each stay.
+    size, alignment, live
+        Of each buffer, and the bytes that are needed in each section.
+    """
 
     def __init__(self, buffers: Sequence[Buffer], members: Sequence[int], unit: int) -> None:
         mine = [buffers[i] for i in members]
-        events = sorted([(b.upper, False) for b in mine] + [(b.lower, True) for b in mine])
+        stays = [stay for b in mine for stay in b.stays]
+        events = sorted([(end, False) for _, end in stays] + [(begin, True) for begin, _ in stays])
         instants = [
             now
             for (now, begins), (_, begins_next) in zip(events, [*events[1:], (0, False)], strict=True)
@@ -41,9 +55,13 @@ class Group:
         self.last = np.array([bisect_left(instants, b.upper) for b in mine], np.int64)
         self.size = np.array([b.size // unit for b in mine], np.int64)
         self.alignment = np.array([max(b.alignment // unit, 1) for b in mine], np.int64)
+        self.opens = np.array([bisect_left(instants, begin) for begin, _ in stays], np.int64)
+        self.closes = np.array([bisect_left(instants, end) for _, end in stays], np.int64)
+        self.window = np.cumsum([0, *(len(b.stays) for b in mine)])
         self.live = np.zeros(len(instants), np.int64)
-        for begin, end, size in zip(self.first, self.last, self.size, strict=True):
-            self.live[begin:end] += size
+        for i, size in enumerate(self.size):
+            for begin, end in self.stays_of(i):
+                self.live[begin:end] += size
         self.lower = int(self.live.max())
         self.offsets: Integers | None = None
         total = [int(self.live[a:b].max()) for a, b in zip(self.first, self.last, strict=True)]
@@ -53,6 +71,24 @@ class Group:
         self.orders = [
             np.array(sorted(range(len(mine)), key=lambda i: [-figures[i] for figures in key])) for key in keys
         ]
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether some buffer has gaps."""
+        return len(self.opens) > len(self.size)
+
+    def stays_of(self, i: int) -> Iterable[tuple[int, int]]:
+        """Return the sections [begin, end) of each stay of a buffer."""
+        some = slice(self.window[i], self.window[i + 1])
+        return zip(self.opens[some].tolist(), self.closes[some].tolist(), strict=True)
+
+    def there(self) -> NDArray[np.bool_]:
+        """Return, per buffer and section, whether its bytes are needed."""
+        there = np.zeros((len(self.size), len(self.live)), bool)
+        for i in range(len(self.size)):
+            for begin, end in self.stays_of(i):
+                there[i, begin:end] = True
+        return there
 
     def placed(self) -> Integers:
         """Return the offsets of the group's packing."""
@@ -70,9 +106,10 @@ def first_fit(group: Group, until: float = math.inf) -> Integers | None:
     Returns None if there was no time for any order. Further orders are left out if there is no time for them.
     """
     best: Integers | None = None
+    there = group.there() if group.has_gaps else None
     orders = [*group.orders, np.argsort(-group.size, kind="stable"), np.argsort(group.first, kind="stable")]
     for order in orders:
-        offsets = _first_fit_in(group, order, until)
+        offsets = _first_fit_in(group, order, there, until)
         if offsets is None:
             break
         if best is None or (offsets + group.size).max() < (best + group.size).max():
@@ -80,12 +117,16 @@ def first_fit(group: Group, until: float = math.inf) -> Integers | None:
     return best
 
 
-def _first_fit_in(group: Group, order: Integers, until: float) -> Integers | None:
+def _first_fit_in(
+    group: Group, order: Integers, there: NDArray[np.bool_] | None, until: float
+) -> Integers | None:
     offsets = np.full(len(order), -1, np.int64)
     for i in order:
         if time.monotonic() > until:
             return None
         beside = (offsets >= 0) & (group.first < group.last[i]) & (group.first[i] < group.last)
+        if there is not None:
+            beside[beside] = there[np.ix_(beside, there[i])].any(axis=1)
         bottoms, tops = offsets[beside], (offsets + group.size)[beside]
         rising = np.argsort(bottoms, kind="stable")
         starts = np.concatenate(([0], np.maximum.accumulate(tops[rising])))

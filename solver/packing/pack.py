@@ -20,6 +20,7 @@ from typing import Literal
 
 from ...heuristics.clock import LEAST, left
 from ...heuristics.methods import Limits
+from ...heuristics.program.placement import Piece
 from ...instances.arguments import quoted, require_kind, require_one_of
 from ...instances.buffers import Buffer
 from ...instances.errors import PebblerError
@@ -207,14 +208,14 @@ def load_packing(limits: Limits) -> None:
 
 
 def places(
-    lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int, effort: Effort = "little"
+    pieces: Sequence[Piece], capacity: int, alignment: int, effort: Effort = "little"
 ) -> Sequence[int] | None:
     """Find an offset for each of the given pieces with a small, fixed effort.
 
     Parameters
     ----------
-    lifetimes
-        Bytes, begin and end of each piece; bytes are multiples of the alignment.
+    pieces
+        The pieces; bytes are multiples of the alignment.
     capacity, alignment
         Bytes of the pool, and the number of bytes of which offsets are multiples.
     effort
@@ -226,10 +227,11 @@ def places(
         The offsets, which are the same for the same pieces; None if no places were found with this effort, or
         in the time left.
     """
-    if not lifetimes:
+    if not pieces:
         return []
     buffers = [
-        Buffer(str(i), begin, end, ceil_to(size, alignment)) for i, (size, begin, end) in enumerate(lifetimes)
+        Buffer(str(i), one.begin, one.end, ceil_to(one.bytes, alignment), gaps=one.gaps)
+        for i, one in enumerate(pieces)
     ]
     seconds = left()
     result = pack(

@@ -5,7 +5,7 @@ to place buffers in the order of their offsets, each at the lowest place that is
 partial packing is given up in two cases: in some section of time, the remaining bytes do not fit above the
 lowest place where any of them can begin (section inference); or the next buffer would leave room below it for
 a remaining one (dominance). If no remaining buffer crosses a section's border, both sides are searched
-separately.
+separately. All of this holds for buffers with gaps, too; one crosses the borders in its gaps.
 
 `advance` is compiled by Numba when it is first used. It stops after a number of nodes and can continue later.
 So time limits, Ctrl-C and several searches in turn are handled outside of it.
@@ -13,7 +13,7 @@ So time limits, Ctrl-C and several searches in turn are handled outside of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import cache
 
@@ -49,8 +49,8 @@ class PackingSearch:
 
     Parameters
     ----------
-    first, last
-        Sections of time [first, last) in which each buffer lives.
+    stays
+        Sections of time [begin, end) in which each buffer lives; several if it has gaps.
     size, alignment
         Size and alignment of each buffer, in the unit of `height`.
     height
@@ -61,11 +61,14 @@ class PackingSearch:
     """
 
     def __init__(
-        self, first: Integers, last: Integers, size: Integers, alignment: Integers, height: int
+        self, stays: Sequence[Sequence[tuple[int, int]]], size: Integers, alignment: Integers, height: int
     ) -> None:
+        window = np.cumsum([0, *map(len, stays)], dtype=np.int64)
+        opens, closes = np.array([stay for some in stays for stay in some], np.int64).T.copy()
+        first, last = opens[window[:-1]], closes[window[1:] - 1]
         count, sections = len(size), int(last.max())
         self.offsets = np.zeros(count, np.int64)
-        self._problem = (first, last, size, alignment, height)
+        self._problem = (first, last, window, opens, closes, size, alignment, height)
         self._chosen = np.zeros(count, np.bool_)
         self._trail = np.zeros(count, np.int64)
         self._frames = np.zeros((count + 1, 7), np.int64)
@@ -73,8 +76,9 @@ class PackingSearch:
         self._lowest = np.zeros((count + 1, count), np.int64)
         self._tops = np.zeros((count + 1, sections), np.int64)
         self._to_come = np.zeros((count + 1, sections), np.int64)
-        for begin, end, bytes_ in zip(first, last, size, strict=True):
-            self._to_come[0, begin:end] += bytes_
+        for some, bytes_ in zip(stays, size, strict=True):
+            for begin, end in some:
+                self._to_come[0, begin:end] += bytes_
         self._position, self._placed, self._split = 0, 0, True
         self.answer = Answer.IMPOSSIBLE if (self._to_come[0] > height).any() else Answer.OPEN
 
@@ -105,7 +109,7 @@ def load_search() -> None:
     """Compile the search, or load it from the cache; this is not part of any time limit."""
     one = np.ones(1, np.int64)
     with telling_of_compiling():
-        PackingSearch(np.zeros(1, np.int64), one, one, one, 1).run(1)
+        PackingSearch([[(0, 1)]], one, one, 1).run(1)
 
 
 @cache
@@ -120,6 +124,9 @@ def compiled() -> Callable[..., tuple[int, int, int, bool]]:
 def advance(
     first: Integers,
     last: Integers,
+    window: Integers,
+    opens: Integers,
+    closes: Integers,
     size: Integers,
     alignment: Integers,
     height: int,
@@ -214,8 +221,10 @@ def advance(
         next_least, next_tops, next_to_come = lowest[position + 1], tops[position + 1], to_come[position + 1]
         next_tops[low:high] = tops[position, low:high]
         next_to_come[low:high] = to_come[position, low:high]
-        next_tops[begin:end] = top
-        next_to_come[begin:end] -= size[choice]
+        mine = range(window[choice], window[choice + 1])
+        for w in mine:
+            next_tops[opens[w] : closes[w]] = top
+            next_to_come[opens[w] : closes[w]] -= size[choice]
         chosen[choice], offsets[choice], trail[placed] = True, lowest_offset, choice
         placed += 1
         floor[low:high] = _FAR
@@ -223,11 +232,15 @@ def advance(
             if not chosen[i] and low <= first[i] and last[i] <= high:
                 at = least[i]
                 if first[i] < end and begin < last[i] and at < top:
-                    at = -(-top // alignment[i]) * alignment[i]
+                    for v in range(window[i], window[i + 1]):
+                        for w in mine:
+                            if opens[v] < closes[w] and opens[w] < closes[v]:
+                                at = -(-top // alignment[i]) * alignment[i]
                 next_least[i] = at
                 at = max(at, lowest_offset)
-                for s in range(first[i], last[i]):
-                    floor[s] = min(floor[s], at)
+                for v in range(window[i], window[i + 1]):
+                    for s in range(opens[v], closes[v]):
+                        floor[s] = min(floor[s], at)
         fits = True
         for s in range(low, high):
             if next_to_come[s] > 0 and max(floor[s], next_tops[s]) + next_to_come[s] > height:

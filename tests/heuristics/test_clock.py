@@ -17,7 +17,7 @@ from pebbler.heuristics.clock import OutOfTime, look, until
 from pebbler.heuristics.methods import Limits, find_method
 from pebbler.heuristics.papers.layerwise import passes
 from pebbler.heuristics.program.builder import ProgramBuilder
-from pebbler.heuristics.program.placement import pack
+from pebbler.heuristics.program.placement import Piece, pack
 from pebbler.heuristics.recomputation.reruns import each_stage
 from pebbler.heuristics.search.problem import problem_of
 from pebbler.instances.instance import Instance
@@ -89,7 +89,7 @@ def test_a_rule_that_tries_one_way_after_the_other_gives_up_with_the_first(
         lambda instance: ProgramBuilder(instance),
         lambda instance: list(each_stage(instance)),
         lambda instance: passes(instance),
-        lambda instance: pack([(1, 0, 1)], 512, 512),  # noqa: ARG005
+        lambda instance: pack([Piece(1, 0, 1)], 512, 512),  # noqa: ARG005
     ],
 )
 def test_work_over_all_tasks_looks_at_the_clock(large: Instance, work: Callable[[Instance], object]) -> None:

@@ -99,7 +99,7 @@ def test_it_is_never_worse_than_without_changes_and_mostly_the_best(count: int) 
 def unchanged(instance: Instance, sides: Choice, hosted: Choice) -> int:
     """Return the makespan of what local search finds for given sides and places."""
     sided = on_sides(instance, sides, "paged")
-    given = settled(sided, hosted.intersection(sided.carried), "paged", reads=True)
+    given = settled(sided, hosted.intersection(sided.carried), "paged", "homing")
     schedule = find_method("local-search").call(given, Limits(memory="paged")).schedule
     assert schedule is not None
     return schedule.makespan_ns

@@ -28,6 +28,7 @@ from pebbler.instances.suites.tiny import scaled, tiny_instance
 from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.solver.answers import Memory
+from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.solve import solve
 from pebbler.solver.steady import completed, settle, settled, thinned
 from pebbler.solver.trying import Tried
@@ -275,8 +276,31 @@ def test_a_search_finds_choices_that_do_not_follow_the_order_of_use() -> None:
     blocks[W] = replace(blocks[W], offload_ns=1000, prefetch_ns=1000)
     result = solve(replace(instance, blocks=tuple(blocks)), "local-search")
     assert result.schedule is not None
-    assert [state.device for state in result.schedule.states] == [False, True]
+    assert result.schedule.states[1].device
     assert result.makespan_ns == 410
+
+
+@pytest.mark.parametrize("name", ["local-search", "flow"])
+def test_what_is_on_the_device_leaves_and_comes_back_to_its_place(name: str) -> None:
+    """From the host, it would come twice, and the first task and the end would wait for copies."""
+    tasks = (
+        task("read", inputs=(W,), outputs=(X,)),
+        task("make Y", inputs=(X,), outputs=(Y,)),
+        task("read Y", inputs=(Y,)),
+        task("update", updates=(W,)),
+    )
+    blocks = (block("U"), block("W", initially="carried"), block("X"), block("Y"))
+    instance = small(2, tasks=tasks, blocks=blocks)
+    best = brute_force(instance, "contiguous")
+    assert best is not None
+    result = solve(instance, name, time_limit=2)
+    assert result.schedule is not None
+    assert result.makespan_ns == best.makespan_ns == 410
+    (state,) = result.schedule.states
+    assert state.device
+    places = {stay.offset for stay in result.schedule.residences if stay.block == W}
+    assert len(places) == 1
+    assert [o.kind for o in result.schedule.operations if o.block == W] == ["offload", "prefetch"]
 
 
 def test_the_choice_whose_schedule_is_shortest_with_addresses_is_planned_from_there(
@@ -293,6 +317,7 @@ def test_the_choice_whose_schedule_is_shortest_with_addresses_is_planned_from_th
 
     def last(tries: Sequence[Tried], *_: object) -> list[Tried]:
         chosen.append(tries[-1].choice)
+        assert [one.stays for one in tries] == [False, False]
         tries[-1].search.run()
         return [tries[-1]]
 
@@ -411,7 +436,7 @@ def test_better_schedules_are_told_once(put: Callable[..., None]) -> None:
 def test_a_warm_start_names_the_first_choice(memory: Memory) -> None:
     instance = small(3, budget_bytes=3 * (PAGE_BYTES if memory == "paged" else KIB))
     for hosted in (frozenset({U, W}), frozenset({W}), frozenset({U})):
-        one = settled(instance, hosted, memory, reads=True)
+        one = settled(instance, hosted, memory, "homing")
         answer = modnn(one, Limits(memory=memory))
         assert answer.schedule is not None
         start = completed(instance, answer.schedule)
@@ -424,7 +449,7 @@ def test_a_warm_start_names_the_first_choice(memory: Memory) -> None:
 def test_a_warm_start_in_which_a_block_leaves_and_comes_back_to_its_place() -> None:
     """No choice has such a schedule in contiguous memory; its states are of use nevertheless."""
     instance = small(3)
-    kept = settled(instance, frozenset({W}), "paged", reads=True)
+    kept = settled(instance, frozenset({W}), "paged", "homing")
     builder = ProgramBuilder(
         replace(
             kept, blocks=(replace(kept.blocks[U], initially="device", finally_="device"), *kept.blocks[1:])
@@ -458,7 +483,7 @@ def host_round(copies: int) -> tuple[Instance, Schedule]:
         ),
         blocks=(block("U"), block("W", initially="carried"), block("X"), block("Y")),
     )
-    builder = ProgramBuilder(settled(instance, frozenset({W}), "contiguous", reads=True))
+    builder = ProgramBuilder(settled(instance, frozenset({W}), "contiguous", "homing"))
     builder.run(0, 0)
     builder.prefetch(W)
     builder.run(1, 0)
@@ -498,7 +523,7 @@ def test_a_method_that_copies_it_elsewhere_is_refused() -> None:
 def test_what_lives_on_the_host_leaves_after_its_last_use() -> None:
     """A method may keep it, as the end of an ordinary instance allows."""
     instance = small(4)
-    one = settled(instance, frozenset({U, W}), "contiguous", reads=False)
+    one = settled(instance, frozenset({U, W}), "contiguous", "settled")
     builder = ProgramBuilder(one)
     builder.fetch([U, W])
     for k in range(4):

@@ -31,7 +31,7 @@ class Stub:
 
 def tries(*costs: Sequence[int]) -> tuple[list[Stub], list[Tried]]:
     stubs = [Stub(each) for each in costs]
-    return stubs, [Tried(choice(i), cast("LocalSearch", stub)) for i, stub in enumerate(stubs)]
+    return stubs, [Tried(choice(i), False, cast("LocalSearch", stub)) for i, stub in enumerate(stubs)]
 
 
 def choice(i: int) -> Choice:
@@ -41,14 +41,14 @@ def choice(i: int) -> Choice:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_better_half_goes_on(workers: int) -> None:
     stubs, given = tries([9, 8], [9, 6, 5], [9, 7, 4])
-    best = [found for found, _ in halved(given, math.inf, workers)]
+    best = [found for found, *_ in halved(given, math.inf, workers)]
     assert best == [choice(1), choice(2)]
     assert [stub.runs for stub in stubs] == [1, 2, 2]
 
 
 def test_a_search_that_is_as_short_as_can_be_ends() -> None:
     stubs, given = tries([9, 5], [5], [9, 7])
-    assert [found for found, _ in halved(given, math.inf, 1, enough_ns=5)] == [choice(0), choice(0)]
+    assert [found for found, *_ in halved(given, math.inf, 1, enough_ns=5)] == [choice(0), choice(0)]
     assert [stub.runs for stub in stubs] == [1, 0, 1]
 
 

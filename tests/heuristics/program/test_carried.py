@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pebbler.heuristics.methods import Refusal
-from pebbler.heuristics.program.builder import ProgramBuilder
+from pebbler.heuristics.program.builder import OutOfMemoryError, ProgramBuilder
 from pebbler.heuristics.program.placement import build_program
+from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
 from pebbler.instances.units import PAGE_BYTES
 from pebbler.validate.check import check
@@ -81,6 +82,32 @@ def test_what_is_updated_later_is_offloaded_to_leave_and_what_is_read_alone_leav
     require_exact_waits(instance, schedule)
     copies = [(o.kind, o.block) for o in schedule.operations if o.kind != "run"]
     assert copies == [("offload", W), ("prefetch", W), ("prefetch", V)]  # the last for the end
+
+
+def test_in_contiguous_memory_they_come_back_to_where_they_were() -> None:
+    """What lies there meanwhile has to be gone."""
+    instance = in_turn()
+    builder = ProgramBuilder(instance, homing=True)
+    (home,) = builder.ranges_of(W)
+    builder.run(0, 0)
+    builder.offload(W)
+    builder.release(W)
+    builder.run(1, 0)
+    assert builder.ranges_of(X) == (home,)
+    with pytest.raises(OutOfMemoryError, match="block 'W'"):
+        builder.prefetch(W)
+    builder.run(2, 0)
+    builder.release(X)
+    builder.release(V)
+    builder.prefetch(W, at=home[0] + PAGE_BYTES)  # there is room, too, and it is not its home
+    assert builder.ranges_of(W) == (home,)
+    builder.run(3, 0)
+    schedule = builder.finish("test")
+    require_exact_waits(instance, schedule)
+    assert check(instance, schedule).reasons == ()
+    assert all(state.device for state in schedule.states)
+    with pytest.raises(PebblerError, match="'W' cannot be moved"):
+        builder.move(W, at=0)
 
 
 def test_in_contiguous_memory_they_stay() -> None:

@@ -1,48 +1,53 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
 from pebbler.heuristics.methods import Refusal
 from pebbler.heuristics.program.builder import OutOfMemoryError, ProgramBuilder
-from pebbler.heuristics.program.placement import build_program, pack
+from pebbler.heuristics.program.placement import Piece, build_program, pack
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.validate.check import check
 
 # --- packing --------------------------------------------------------------------------------------------
 
 
+def packed(pieces: Sequence[tuple[int, int, int]], capacity: int, alignment: int) -> list[int] | None:
+    return pack([Piece(*one) for one in pieces], capacity, alignment)
+
+
 def test_nothing_needs_no_place() -> None:
-    assert pack([], 0, 4) == []
+    assert packed([], 0, 4) == []
 
 
 def test_what_does_not_live_together_shares_a_place() -> None:
-    assert pack([(8, 0, 2), (8, 2, 4), (4, 4, 5)], 8, 4) == [0, 0, 0]
+    assert packed([(8, 0, 2), (8, 2, 4), (4, 4, 5)], 8, 4) == [0, 0, 0]
 
 
 def test_what_lives_together_lies_apart() -> None:
-    offsets = pack([(8, 0, 3), (8, 2, 4)], 16, 4)
+    offsets = packed([(8, 0, 3), (8, 2, 4)], 16, 4)
     assert offsets is not None
     assert sorted(offsets) == [0, 8]
-    assert pack([(8, 0, 3), (8, 2, 4)], 15, 4) is None
+    assert packed([(8, 0, 3), (8, 2, 4)], 15, 4) is None
 
 
 def test_the_last_byte_of_the_pool_is_used() -> None:
-    offsets = pack([(5, 0, 2), (5, 0, 2)], 13, 4)
+    offsets = packed([(5, 0, 2), (5, 0, 2)], 13, 4)
     assert offsets is not None
     assert sorted(offsets) == [0, 8]
-    assert pack([(5, 0, 2), (5, 0, 2)], 12, 4) is None
+    assert packed([(5, 0, 2), (5, 0, 2)], 12, 4) is None
 
 
 def test_a_small_piece_goes_between_large_ones() -> None:
     """First fit in the order of time would leave two holes of 8; the large ones first leave one place."""
-    offsets = pack([(4, 0, 9), (8, 0, 2), (12, 3, 9)], 16, 4)
+    offsets = packed([(4, 0, 9), (8, 0, 2), (12, 3, 9)], 16, 4)
     assert offsets == [12, 0, 0]
 
 
 def test_huge_sizes_do_not_overflow() -> None:
-    assert pack([(2**52, 0, 2), (2**52, 0, 2)], 2**53, 512) in ([0, 2**52], [2**52, 0])
+    assert packed([(2**52, 0, 2), (2**52, 0, 2)], 2**53, 512) in ([0, 2**52], [2**52, 0])
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -55,9 +60,9 @@ def test_places_are_aligned_apart_and_inside(seed: int) -> None:
     load = max(
         sum(-(-size // 4) * 4 for size, begin, end in lifetimes if begin <= t < end) for t in range(45)
     )
-    assert pack(lifetimes, max(size for size, _, _ in lifetimes) - 1, 4) is None
+    assert packed(lifetimes, max(size for size, _, _ in lifetimes) - 1, 4) is None
     capacity = 2 * load
-    offsets = pack(lifetimes, capacity, 4)
+    offsets = packed(lifetimes, capacity, 4)
     assert offsets is not None
     placed = list(zip(lifetimes, offsets, strict=True))
     for i, ((size, begin, end), offset) in enumerate(placed):

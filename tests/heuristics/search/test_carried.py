@@ -12,10 +12,13 @@ from pebbler.heuristics.search.kernel import ANY, IMPOSSIBLE, simulate, state_fo
 from pebbler.heuristics.search.problem import problem_of
 from pebbler.heuristics.search.program import program_of
 from pebbler.heuristics.search.search import LocalSearch
+from pebbler.instances.buffers import Buffer
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import unlimited_peak, with_budget
 from pebbler.instances.workload import Workload
+from pebbler.solver.packing.pack import places
 from pebbler.validate.check import check
+from pebbler.validate.packing import check_packing
 from pebbler.validate.schedule import MemoryModel
 
 from ...samples import counts, crossed
@@ -69,8 +72,8 @@ def test_random_decisions_run_as_simulated(case: str, memory: MemoryModel, count
             back |= {o.block for o in schedule.operations if o.kind == "prefetch"}
     assert ran >= 2 * count / 3
     carried = set(instance.carried)
-    assert bool(out & carried) == (memory != "contiguous")
-    assert bool((back - out) & carried) == (memory != "contiguous")  # what nobody writes leaves for nothing
+    assert out & carried
+    assert (back - out) & carried  # what nobody writes leaves for nothing
 
 
 @pytest.mark.parametrize("memory", ["contiguous", "paged"])
@@ -85,6 +88,29 @@ def test_the_search_ends_as_it_begins(memory: MemoryModel) -> None:
     assert all(state.device for state in schedule.states)
     again = decisions_from(instance, search.problem, schedule)
     assert (again.evicted == search.best().evicted).all()
+
+
+def test_all_stays_of_a_block_have_one_place() -> None:
+    """Places for a program without addresses are those of its stays, with the gaps between them."""
+    instance = CASES["chain"]
+    search = LocalSearch(instance, "contiguous", addresses=False)
+    search.run(work=200_000)
+    lifetimes = search.lifetimes(search.best())
+    away = [one for one in lifetimes if one.piece.gaps]
+    assert away
+    assert all(one.side in instance.carried for one in away)
+    assert len({one.side for one in lifetimes}) == len(lifetimes)
+    pieces, unit = [one.piece for one in lifetimes], instance.alignment_bytes
+    assert places(pieces, instance.pool_bytes // 2, unit) is None
+    found = 0
+    for more in (1.0, 1.1, 1.3):
+        offsets = places(pieces, int(more * instance.pool_bytes), unit)
+        if offsets is None:
+            continue
+        found += 1
+        buffers = [Buffer(str(i), p.begin, p.end, p.bytes, gaps=p.gaps) for i, p in enumerate(pieces)]
+        assert check_packing(buffers, offsets) == ()
+    assert found
 
 
 def test_gaps_of_carried_blocks_reach_the_end() -> None:

@@ -10,6 +10,7 @@ import pytest
 from pebbler.heuristics.gaps import Guide
 from pebbler.heuristics.methods import Limits, find_method
 from pebbler.heuristics.parts import with_parts
+from pebbler.heuristics.program.placement import Piece
 from pebbler.heuristics.search.contiguous import ContiguousSearch, new_search, sides_of
 from pebbler.heuristics.search.kernel import EARLY_HIGH, EARLY_LOW
 from pebbler.heuristics.search.search import LocalSearch
@@ -22,7 +23,7 @@ from pebbler.validate.schedule import Schedule
 _PROBLEMS = (("vgg16", "1.05xMmin"), ("vgg16", "75%"), ("resnet34", "75%"), ("resnet34", "50%"))
 
 
-def nowhere(_lifetimes: Sequence[tuple[int, int, int]], _capacity: int, _alignment: int) -> None:
+def nowhere(_pieces: Sequence[Piece], _capacity: int, _alignment: int) -> None:
     """Find no places."""
 
 
@@ -56,12 +57,12 @@ def test_a_program_whose_pieces_have_places_takes_as_long_as_without_addresses(
             has_places: list[bool] = []
 
             def noted(
-                lifetimes: Sequence[tuple[int, int, int]],
+                pieces: Sequence[Piece],
                 capacity: int,
                 alignment: int,
                 has_places: list[bool] = has_places,
             ) -> Sequence[int] | None:
-                offsets = places(lifetimes, capacity, alignment)
+                offsets = places(pieces, capacity, alignment)
                 has_places.append(offsets is not None)
                 return offsets
 
@@ -93,7 +94,7 @@ def test_rules_put_what_stays_long_at_one_end_and_the_rest_at_the_other() -> Non
     assert (found[-1][where] == EARLY_HIGH).all()
     for sides in found[1:-1]:
         lengths = {
-            rule: [piece.end_ns - piece.begin_ns for piece in pieces if sides[piece.side] == rule]
+            rule: [one.piece.end - one.piece.begin for one in pieces if sides[one.side] == rule]
             for rule in (EARLY_LOW, EARLY_HIGH)
         }
         assert len(lengths[EARLY_LOW]) + len(lengths[EARLY_HIGH]) == len(pieces)

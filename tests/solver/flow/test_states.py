@@ -96,7 +96,7 @@ def test_what_stays_throughout_is_offered() -> None:
     offers = places_offered(instance, Limits(), 60)
     kept = [sum(instance.blocks[d].bytes for d in instance.carried if d not in c) for c in offers.choices]
     assert max(kept) > 0
-    by_rule = ladder(instance, "contiguous", reads=True)
+    by_rule = ladder(instance, "contiguous", "homing")
     assert min(looks(instance, c) for c in offers.choices) < min(looks(instance, c) for c in by_rule)
     result = solve(instance, "flow", time_limit=5)
     assert result.lower_bound_ns >= max(bound.lower_bound_ns for bound in offers.bounds)
@@ -106,7 +106,7 @@ def looks(instance: Instance, hosted: frozenset[int]) -> float:
     """Return what a little search without addresses says of a choice."""
     if not has_room(instance, hosted, "contiguous"):
         return math.inf
-    chosen = settled(instance, hosted, "contiguous", reads=True)
+    chosen = settled(instance, hosted, "contiguous", "homing")
     try:
         search = LocalSearch(chosen, "contiguous", 0, addresses=False)
     except Refusal:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ortools.sat.python import cp_model
 
 from pebbler.cli.main import main
 from pebbler.heuristics.clock import until
+from pebbler.heuristics.program.placement import Piece
 from pebbler.instances.buffers import Buffer, read_buffers, write_offsets
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.units import ceil_to
@@ -30,7 +32,7 @@ from pebbler.solver.packing.cp_sat import pack_by_cp_sat
 from pebbler.solver.packing.descent import Trial, search_lowest
 from pebbler.solver.packing.groups import Group
 from pebbler.solver.packing.pack import pack, places
-from pebbler.solver.packing.search import Answer, Integers, PackingSearch
+from pebbler.solver.packing.search import Answer, PackingSearch
 from pebbler.solver.result import Status
 from pebbler.validate.packing import check_packing
 
@@ -68,6 +70,7 @@ GAP = [
     )
 ]
 """At most 4 bytes live at once, and yet no packing has height 4."""
+KINDS: list[dict[str, bool]] = [{}, {"aligned": True}, {"gaps": True}, {"aligned": True, "gaps": True}]
 FILES = [
     ("A", 1_048_576),
     ("B", 1_048_576),
@@ -78,7 +81,9 @@ FILES = [
 ]
 
 
-def random_buffers(seed: int, count: int, horizon: int = 6, *, aligned: bool = False) -> list[Buffer]:
+def random_buffers(
+    seed: int, count: int, horizon: int = 6, *, aligned: bool = False, gaps: bool = False
+) -> list[Buffer]:
     dice = random.Random(seed)
     buffers = []
     for i in range(count):
@@ -86,11 +91,23 @@ def random_buffers(seed: int, count: int, horizon: int = 6, *, aligned: bool = F
         upper = dice.randint(lower + 1, horizon)
         alignment = dice.choice((1, 2, 4)) if aligned else 1
         buffers.append(Buffer(str(i), lower, upper, dice.randint(1, 5), alignment))
-    return buffers
+    return [with_gaps(buffer, dice) for buffer in buffers] if gaps else buffers
+
+
+def with_gaps(buffer: Buffer, dice: random.Random) -> Buffer:
+    """The buffer without some of the time inside its lifetime, in as many gaps as that makes."""
+    inside = [now for now in range(buffer.lower + 1, buffer.upper - 1) if dice.random() < 0.6]
+    begins = [now for now in inside if now - 1 not in inside]
+    ends = [now + 1 for now in inside if now + 1 not in inside]
+    return replace(buffer, gaps=tuple(zip(begins, ends, strict=True)))
+
+
+def is_live(buffer: Buffer, now: int) -> bool:
+    return buffer.lower <= now < buffer.upper and not any(a <= now < b for a, b in buffer.gaps)
 
 
 def live_together(a: Buffer, b: Buffer) -> bool:
-    return a.lower < b.upper and b.lower < a.upper
+    return any(is_live(a, now) and is_live(b, now) for now in range(a.lower, a.upper))
 
 
 def fits(buffers: Sequence[Buffer], height: int, placed: Sequence[tuple[Buffer, int]] = ()) -> bool:
@@ -109,15 +126,13 @@ def fits(buffers: Sequence[Buffer], height: int, placed: Sequence[tuple[Buffer, 
 def least_height(buffers: Sequence[Buffer]) -> int:
     """Try every height, from what is live at once on."""
     times = range(max(b.upper for b in buffers))
-    live = max(sum(b.size for b in buffers if b.lower <= now < b.upper) for now in times)
+    live = max(sum(b.size for b in buffers if is_live(b, now)) for now in times)
     return next(height for height in itertools.count(live) if fits(buffers, height))
 
 
 def search_of(buffers: Sequence[Buffer], height: int) -> PackingSearch:
-    columns = ("lower", "upper", "size", "alignment")
-    return PackingSearch(
-        *(np.array([getattr(b, name) for b in buffers], np.int64) for name in columns), height=height
-    )
+    size, alignment = (np.array([getattr(b, name) for b in buffers]) for name in ("size", "alignment"))
+    return PackingSearch([b.stays for b in buffers], size, alignment, height)
 
 
 # --- the checker --------------------------------------------------------------------------------------
@@ -147,12 +162,13 @@ def test_a_packing_that_does_not_hold_is_told_why(offsets: list[int], reason: st
 def test_the_checker_agrees_with_a_count_of_every_byte() -> None:
     answers = set()
     for seed in range(300):
-        buffers, dice = random_buffers(seed, 4), random.Random(-seed - 1)
+        buffers, dice = random_buffers(seed, 4, gaps=seed % 2 == 1), random.Random(-seed - 1)
         offsets = [dice.randrange(12) for _ in buffers]
         cells = [
             (now, byte)
             for b, offset in zip(buffers, offsets, strict=True)
             for now in range(b.lower, b.upper)
+            if is_live(b, now)
             for byte in range(offset, offset + b.size)
         ]
         holds = len(set(cells)) == len(cells)
@@ -164,10 +180,10 @@ def test_the_checker_agrees_with_a_count_of_every_byte() -> None:
 # --- the search ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("aligned", [False, True])
-def test_the_search_finds_what_is_there_and_proves_what_is_not(aligned: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_search_finds_what_is_there_and_proves_what_is_not(kind: dict[str, bool]) -> None:
     answers = []
-    for buffers in [GAP, *(random_buffers(seed, 6, aligned=aligned) for seed in range(60))]:
+    for buffers in [GAP, *(random_buffers(seed, 6, **kind) for seed in range(60))]:
         least = least_height(buffers)
         search = search_of(buffers, least)
         assert search.run(10**6) == Answer.FOUND
@@ -191,11 +207,11 @@ def test_a_search_that_is_stopped_goes_on_from_where_it_was() -> None:
     assert in_steps.offsets.tolist() == at_once.offsets.tolist()
 
 
-@pytest.mark.parametrize("aligned", [False, True])
-def test_the_lowest_is_found_and_proven_without_cp_sat(aligned: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_lowest_is_found_and_proven_without_cp_sat(kind: dict[str, bool]) -> None:
     """Also where the bound cannot be reached, and where first fit has not been there."""
     above = 0
-    for buffers in [GAP, *(random_buffers(seed, 6, aligned=aligned) for seed in range(100, 125))]:
+    for buffers in [GAP, *(random_buffers(seed, 6, **kind) for seed in range(100, 125))]:
         group, least = stacked(buffers), least_height(buffers)
         above += least > group.lower
         assert search_lowest(group, group.lower, 100, math.inf) == least
@@ -232,21 +248,23 @@ def test_a_descent_ends_with_its_turns_and_its_time() -> None:
 
 
 def test_the_search_is_the_same_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    buffers = random_buffers(5, 8)
-    compiled = search_of(buffers, 17)
-    answer = compiled.run(10**6)
-    monkeypatch.setattr(packing_search, "compiled", lambda: packing_search.advance)
-    plain = search_of(buffers, 17)
-    assert plain.run(10**6) == answer
-    assert plain.offsets.tolist() == compiled.offsets.tolist()
+    for gaps in (False, True):
+        buffers = random_buffers(5, 8, gaps=gaps)
+        compiled = search_of(buffers, 17)
+        answer = compiled.run(10**6)
+        with monkeypatch.context() as patch:
+            patch.setattr(packing_search, "compiled", lambda: packing_search.advance)
+            plain = search_of(buffers, 17)
+            assert plain.run(10**6) == answer
+        assert plain.offsets.tolist() == compiled.offsets.tolist()
 
 
 # --- pack ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("aligned", [False, True])
-def test_pack_reaches_the_least_height_of_tiny_ones(aligned: bool) -> None:
-    for buffers in [GAP, *(random_buffers(seed, 6, aligned=aligned) for seed in range(100, 125))]:
+@pytest.mark.parametrize("kind", KINDS)
+def test_pack_reaches_the_least_height_of_tiny_ones(kind: dict[str, bool]) -> None:
+    for buffers in [GAP, *(random_buffers(seed, 6, **kind) for seed in range(100, 125))]:
         result = pack(buffers)
         assert result.offsets is not None
         assert check_packing(buffers, result.offsets) == ()
@@ -270,7 +288,7 @@ def test_first_fit_is_not_enough_for_a_windmill() -> None:
 
 
 def test_cp_sat_alone_agrees_with_brute_force() -> None:
-    for buffers in [GAP, *(random_buffers(seed, 5, aligned=True) for seed in range(10))]:
+    for buffers in [GAP, *(random_buffers(seed, 5, aligned=True, gaps=seed % 2 == 1) for seed in range(10))]:
         least = least_height(buffers)
         lowest = stacked(buffers)
         assert pack_by_cp_sat(one_worker(), lowest, 0, lowest.height(), lowest=True) == (least, False)
@@ -303,7 +321,7 @@ def stacked(buffers: Sequence[Buffer]) -> Group:
 
 
 def test_a_capacity_is_met_or_proven_to_be_too_small() -> None:
-    for buffers in [GAP, *(random_buffers(seed, 6) for seed in range(20))]:
+    for buffers in [GAP, *(random_buffers(seed, 6, gaps=seed % 2 == 1) for seed in range(20))]:
         least = least_height(buffers)
         fits = pack(buffers, capacity=least + 1)
         assert fits.status in (Status.OPTIMAL, Status.FEASIBLE)
@@ -324,9 +342,9 @@ def test_what_sizes_share_is_divided_out_and_multiplied_back() -> None:
 def test_groups_that_never_meet_are_packed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     sought = []
 
-    def noted(first: Integers, *others: Any) -> PackingSearch:
-        sought.append(len(first))
-        return PackingSearch(first, *others)
+    def noted(stays: Sequence[Sequence[tuple[int, int]]], *others: Any) -> PackingSearch:
+        sought.append(len(stays))
+        return PackingSearch(stays, *others)
 
     monkeypatch.setattr(descent, "PackingSearch", noted)
     buffers = [
@@ -361,9 +379,9 @@ def test_places_are_sought_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -
         return packing.PackResult(Status.UNKNOWN, None, None, 0, None)
 
     monkeypatch.setattr(packing, "pack", note)
-    packing.places([(4, 0, 1)], 8, 1)
+    packing.places([Piece(4, 0, 1)], 8, 1)
     with until(time.monotonic() + 5.0):
-        packing.places([(4, 0, 1)], 8, 1)
+        packing.places([Piece(4, 0, 1)], 8, 1)
     assert asked[0] is None
     assert 0.0 < asked[1] <= 5.0
 
@@ -457,7 +475,14 @@ def test_the_command_prints_for_people(file: Path, capsys: pytest.CaptureFixture
     [
         ("", "line 1: column 'id' is missing"),
         ("id,lower,upper\n", "line 1: column 'size' is missing"),
-        ("id,lower,upper,size,gaps\n", "line 1: column 'gaps' is not known"),
+        ("id,lower,upper,size,colour\n", "line 1: column 'colour' is not known"),
+        ("id,lower,upper,size,gaps\na,0,9,1,3\n", "line 2: gap '3' is not of the form begin-end"),
+        ("id,lower,upper,size,gaps\na,0,9,1,3-x\n", "line 2: gap '3-x' is not of the form begin-end"),
+        ("id,lower,upper,size,gaps\na,0,9,1,3-5@0:2\n", "line 2: gap '3-5@0:2' keeps some bytes"),
+        ("id,lower,upper,size,gaps\na,0,9,1,5-3\n", "line 2: buffer 'a' has the gaps 5-3 in [0, 9)"),
+        ("id,lower,upper,size,gaps\na,0,9,1,0-3\n", "line 2: buffer 'a' has the gaps 0-3 in [0, 9)"),
+        ("id,lower,upper,size,gaps\na,0,9,1,2-3 3-4\n", "line 2: buffer 'a' has the gaps 2-3 3-4"),
+        ("id,lower,upper,size,gaps\na,0,9,1,1-99999999999999999999\n", "is not a whole number"),
         ("id,lower,upper,size,size\n", "line 1: column 'size' is there twice"),
         ("id,lower,upper,size\na,0,1\n", "line 2: 3 values for 4 columns"),
         ("id,lower,upper,size\na,0,1,4\nb,0,x,4\n", "line 3: upper 'x' is not a whole number"),
@@ -490,6 +515,16 @@ def test_files_that_are_no_text_or_not_there_are_refused(
     binary, missing = capsys.readouterr().err.splitlines()
     assert "not text in UTF-8" in binary
     assert "none.csv cannot be read" in missing
+
+
+def test_what_lives_in_a_gap_may_lie_there(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("id,lower,upper,size,gaps\na,-2,9,4,-1-2 3-5\nb,0,2,4,\nc,3,5,4,\n")
+    assert main(["pack", str(file), "-o", "out.csv"]) == 0
+    assert capsys.readouterr().out.split()[:3] == ["status", "optimal", "height"]
+    assert Path("out.csv").read_text() == (
+        "id,lower,upper,size,gaps,offset\na,-2,9,4,-1-2 3-5,0\nb,0,2,4,,0\nc,3,5,4,,0\n"
+    )
+    assert read_buffers("out.csv") == read_buffers(file)
 
 
 def test_alignment_and_odd_names_survive_a_round_trip(file: Path) -> None:
@@ -535,15 +570,15 @@ def test_places_with_little_effort_are_apart_inside_and_always_the_same() -> Non
         lifetimes = []
         for _ in range(rng.randint(1, 30)):
             begin = rng.randint(0, 20)
-            lifetimes.append((4 * rng.randint(1, 12), begin, begin + rng.randint(1, 9)))
-        live = max(sum(s for s, b, e in lifetimes if b <= t < e) for t in range(30))
+            lifetimes.append(Piece(4 * rng.randint(1, 12), begin, begin + rng.randint(1, 9)))
+        live = max(sum(s for s, b, e, _ in lifetimes if b <= t < e) for t in range(30))
         assert places(lifetimes, live - 1, 4) is None
         offsets = places(lifetimes, live + 8, 4)
         assert offsets == places(lifetimes, live + 8, 4)
         if offsets is None:
             continue
         found += 1
-        pieces = [(*lifetime, at) for lifetime, at in zip(lifetimes, offsets, strict=True)]
+        pieces = [(*lifetime[:3], at) for lifetime, at in zip(lifetimes, offsets, strict=True)]
         assert all(at % 4 == 0 and 0 <= at <= live + 8 - size for size, _, _, at in pieces)
         for (s, b, e, at), (t, c, f, to) in itertools.combinations(pieces, 2):
             assert e <= c or f <= b or at + s <= to or to + t <= at
