@@ -213,12 +213,23 @@ class _Settling(Choosing):
                 tries.append(Tried(choice, self._stays, self._search(choice)))
         best: list[Hosted] = []
         self._stays = False
-        for tried in halved(tries, seconds, self.limits.workers, sum(least_times(self.instance))):
-            with suppress(Refusal):
-                self._start_from(self._completed(tried.search.schedule(self.info.name)))
-            best.insert(0, tried.choice)
-            self._stays = tried.stays
+        try:
+            for tried in halved(tries, seconds, self.limits.workers, sum(least_times(self.instance))):
+                self._start_from(self._found_by(tried))
+                best.insert(0, tried.choice)
+                self._stays = tried.stays
+        except KeyboardInterrupt:
+            for tried in tries:
+                self._start_from(self._found_by(tried))
+            raise
         return list(dict.fromkeys([*best, *ranked[False]]))
+
+    def _found_by(self, tried: Tried) -> Schedule | None:
+        """Return the schedule that a search with addresses has found."""
+        try:
+            return self._completed(tried.search.schedule(self.info.name))
+        except Refusal:  # what lives on the host may have moved there
+            return None
 
     def _search(self, choice: Hosted) -> LocalSearch:
         """Return a search with addresses for a choice, which starts from a rule's schedule."""

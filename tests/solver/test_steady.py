@@ -280,6 +280,20 @@ def test_a_search_finds_choices_that_do_not_follow_the_order_of_use() -> None:
     assert result.makespan_ns == 410
 
 
+def test_ctrl_c_keeps_what_the_choices_have_found_with_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(tries: Sequence[Tried], *_: object) -> list[Tried]:
+        for one in tries:
+            one.search.run()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pebbler.solver.steady.halved", interrupt)
+    rule, result = solve(small(3), "modnn"), solve(small(3), "local-search")
+    assert result.stopped_by == "interrupted"
+    assert result.makespan_ns is not None
+    assert rule.makespan_ns is not None
+    assert result.makespan_ns < rule.makespan_ns
+
+
 @pytest.mark.parametrize("name", ["local-search", "flow"])
 def test_what_is_on_the_device_leaves_and_comes_back_to_its_place(name: str) -> None:
     """From the host, it would come twice, and the first task and the end would wait for copies."""
