@@ -8,6 +8,7 @@ there at the same time (first fit by decreasing size, as offline dynamic storage
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +42,12 @@ class Piece(NamedTuple):
     begin: int
     end: int
     gaps: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def stays(self) -> list[tuple[int, int]]:
+        """The times [begin, end) at which it is in use."""
+        edges = [self.begin, *chain.from_iterable(self.gaps), self.end]
+        return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 def build_program(
@@ -150,7 +157,7 @@ def pack(pieces: Sequence[Piece], capacity: int, alignment: int) -> list[int] | 
     Parameters
     ----------
     pieces
-        The pieces. Gaps of them are not used.
+        The pieces.
     capacity, alignment
         Bytes of the pool, and the number of bytes of which offsets are multiples.
 
@@ -164,6 +171,7 @@ def pack(pieces: Sequence[Piece], capacity: int, alignment: int) -> list[int] | 
     exact = np.array([piece.bytes for piece in pieces], dtype=np.int64)
     begins = np.array([piece.begin for piece in pieces], dtype=np.int64)
     ends = np.array([piece.end for piece in pieces], dtype=np.int64)
+    has_gaps = any(piece.gaps for piece in pieces)
     orders = (
         np.lexsort((begins, begins - ends, -sizes)),
         np.lexsort((begins, -sizes, begins - ends)),
@@ -175,12 +183,19 @@ def pack(pieces: Sequence[Piece], capacity: int, alignment: int) -> list[int] | 
             look()
             there = order[:rank]
             there = there[(begins[there] < ends[i]) & (ends[there] > begins[i])]
+            if has_gaps:
+                there = there[[_meet(pieces[i], pieces[j]) for j in there]]
             offsets[i] = _lowest(offsets[there], sizes[there], int(sizes[i]))
             if offsets[i] + exact[i] > capacity:
                 break
         else:
             return [int(offset) for offset in offsets]
     return None
+
+
+def _meet(one: Piece, other: Piece) -> bool:
+    """Return whether two pieces are in use at once."""
+    return any(a < d and c < b for a, b in one.stays for c, d in other.stays)
 
 
 def _lowest(starts: np.ndarray, sizes: np.ndarray, size: int) -> int:

@@ -18,6 +18,13 @@ def packed(pieces: Sequence[tuple[int, int, int]], capacity: int, alignment: int
     return pack([Piece(*one) for one in pieces], capacity, alignment)
 
 
+def test_what_is_in_use_in_the_gaps_of_another_piece_may_lie_there() -> None:
+    weights = Piece(8, 0, 9, ((2, 4), (6, 8)))
+    assert pack([weights, Piece(8, 2, 4), Piece(4, 6, 8)], 8, 4) == [0, 0, 0]
+    assert pack([weights, Piece(8, 2, 5)], 15, 4) is None
+    assert pack([weights, Piece(8, 0, 8, ((1, 7),))], 15, 4) is None  # both are at 0 and at 7
+
+
 def test_nothing_needs_no_place() -> None:
     assert packed([], 0, 4) == []
 
