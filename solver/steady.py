@@ -2,9 +2,10 @@
 
 A carried block is on the device at both ends, or on the host. A few choices are tried: the blocks that are
 used first stay on the device, as many as have room there, or fewer; the others live on the host. What lives
-on the host begins and ends there, as blocks of ordinary instances do. What stays on the device may leave it
-during the round in paged memory, if the method reads carried blocks; else it never moves. So a method plans
-on an instance that it knows, and its schedule is completed with the states.
+on the host begins and ends there, as blocks of ordinary instances do. What is on the device at both ends may
+leave it during the round if the method reads carried blocks, in contiguous memory if it brings them back to
+their places; else it never moves. So a method plans on an instance that it knows, and its schedule is
+completed with the states.
 
 A rule plans for every choice, and its shortest schedule is taken. Other methods take longer. They plan for
 the choice that looks best to a rule or, where they read carried blocks, to a little search. That also changes
@@ -13,6 +14,8 @@ schedule is the answer where theirs is longer.
 
 The little search knows no addresses. So in contiguous memory, the few choices that look best are tried with
 addresses, all for a while, then the better half of them, until one is left. The method goes on from there.
+If what is on the device may leave it, a choice may look better than its schedules with addresses are. So
+those choices come first of which it stays. Others are tried only if they look clearly better.
 """
 
 from __future__ import annotations
@@ -56,11 +59,20 @@ _SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 _LITTLE = 200_000
 """Greatest number of tasks that a search simulates to say how a choice looks."""
 
-_TRIED = {False: 2, True: 1}
-"""Greatest numbers of choices that are tried with addresses: where what is on the device stays, and not."""
+_TRIED = 3
+"""Greatest number of choices that are tried with addresses."""
 
 _TRYING = 0.2
 """Share of the time left in which choices are tried with addresses."""
+
+_HOMING = 0.1
+"""Share of the time left in which choices are looked at of which what is on the device may leave."""
+
+_FEW = 4
+"""Number of choices that are among these, if they look best of those of which it stays."""
+
+_BETTER = 0.99
+"""How much shorter such a choice has to look."""
 
 _LEAST_TRY = 0.1
 """Least number of seconds for a choice that is tried with addresses."""
@@ -183,36 +195,60 @@ class _Settling(Choosing):
             with until(self.began + self.probing * (self.deadline - self.began), LEAST), suppress(OutOfTime):
                 for choice in self.ladder():
                     self._offer_rule(choice)
-        staying: list[Hosted] = []
-        if self.info.carries == "homing" and self.limits.memory == "contiguous":
-            self._stays, probing = True, self.probing
-            self.probing = probing / 2
-            staying = super().ranked()
-            self._stays, self.probing = False, probing
+        self._stays = self.limits.memory == "contiguous" and self.info.carries != "settled"
         ranked = super().ranked()
         if self.info.carries == "settled" or "local-search" in self.limits.without:
             return ranked
-        if self.limits.memory == "contiguous":
-            return self._tried({False: ranked, True: staying})
+        if self._stays:
+            return self._tried(ranked, self._homing(ranked) if self.info.carries == "homing" else [])
         with suppress(Refusal):  # what lives on the host may have moved there
             self._start_from(self._sketch())
         return ranked
 
-    def _tried(self, ranked: dict[bool, list[Hosted]]) -> list[Hosted]:
+    def _homing(self, staying: Sequence[Hosted]) -> list[Hosted]:
+        """Return choices by how they look if what is on the device at both ends may leave it in between.
+
+        There are none if they look hardly better than the best one of which it stays.
+        """
+        found: dict[Hosted, float] = {}
+        began, enough = time.monotonic(), 0.0
+        share = _HOMING * (self.deadline - began)
+        try:
+            with until(began + share / 2, LEAST), suppress(OutOfTime):
+                enough = _BETTER * self.looks(staying[0])
+                self._stays = False
+                self.look_at(list(dict.fromkeys([*staying[:_FEW], *self.offered])), found)
+            if min(found.values(), default=math.inf) >= enough:
+                return []
+            with until(began + share, LEAST), suppress(OutOfTime):
+                self.improve(found)
+        finally:
+            self._stays = True
+        return sorted(found, key=lambda choice: found[choice])
+
+    def _tried(self, staying: Sequence[Hosted], homing: Sequence[Hosted]) -> list[Hosted]:
         """Return choices, the one first whose schedule is shortest after a little search with addresses.
 
         The better half of some choices goes on until one is left.
+
+        Parameters
+        ----------
+        staying, homing
+            Choices by how they look if what is on the device at both ends stays there, and if it need not.
         """
         limited = self.limits.time_limit is not None
         seconds = _TRYING * max(self.deadline - time.monotonic(), 0.0)
-        most = int(seconds / _LEAST_TRY) if limited else sum(_TRIED.values())
-        places = [(choice, stays) for stays, count in _TRIED.items() for choice in ranked[stays][:count]]
+        most = min(int(seconds / _LEAST_TRY), _TRIED) if limited else _TRIED
+        places = [
+            *((choice, False) for choice in homing[: _TRIED - 1]),
+            *((choice, True) for choice in staying),
+        ]
         tries: list[Tried] = []
         for choice, self._stays in places[:most]:
             with until(self.deadline, LEAST), suppress(Refusal):
                 tries.append(Tried(choice, self._stays, self._search(choice)))
         best: list[Hosted] = []
-        self._stays = False
+        self._stays = True
         try:
             for tried in halved(tries, seconds, self.limits.workers, sum(least_times(self.instance))):
                 self._start_from(self._found_by(tried))
@@ -222,7 +258,7 @@ class _Settling(Choosing):
             for tried in tries:
                 self._start_from(self._found_by(tried))
             raise
-        return list(dict.fromkeys([*best, *ranked[False]]))
+        return list(dict.fromkeys([*best, *(staying if self._stays else homing)]))
 
     def _found_by(self, tried: Tried) -> Schedule | None:
         """Return the schedule that a search with addresses has found."""
@@ -241,10 +277,8 @@ class _Settling(Choosing):
 
         instance, limits = self.settled(choice), self.limits
         search = new_search(instance, limits.memory, limits.seed, limits.without, place)
-        with suppress(Refusal):
-            start = modnn(instance, Limits(memory=limits.memory)).schedule
-            if start is not None:
-                search.offer(start)
+        if (start := self._ruled(choice)) is not None:
+            search.offer(start)
         return search
 
     def _start_from(self, found: Schedule | None) -> None:
@@ -255,10 +289,18 @@ class _Settling(Choosing):
 
     def _offer_rule(self, choice: Hosted) -> None:
         """Keep the rule's schedule of a choice if it is the best one."""
-        with suppress(Refusal):
-            found = self._completed(modnn(self.settled(choice), Limits(memory=self.limits.memory)).schedule)
-            if found is not None:
+        if (found := self._ruled(choice)) is not None:
+            with suppress(Refusal):  # what lives on the host may have moved there
+                found = completed(self.instance, found)
                 self._keep_best(msgspec.structs.replace(found, method=self.info.name))
+
+    def _ruled(self, choice: Hosted) -> Schedule | None:
+        """Return a rule's schedule for a choice."""
+        memory = self.limits.memory
+        try:
+            return modnn(settled(self.instance, choice, memory, "read"), Limits(memory=memory)).schedule
+        except Refusal:
+            return None
 
     def _keep_best(self, found: Schedule) -> None:
         if self.best is None or found.makespan_ns < self.best.makespan_ns:

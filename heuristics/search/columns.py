@@ -109,7 +109,7 @@ class Columns(NamedTuple):
 
 
 def columns_of(instance: Instance, memory: MemoryModel) -> Columns:
-    """Return an instance as columns; in contiguous memory, its carried blocks never move inside.
+    """Return an instance as columns; in contiguous memory, carried blocks may leave, but never move in it.
 
     Parameters
     ----------

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from ...heuristics.methods import Limits
 from ...instances.instance import Instance
 from ...instances.transforms import in_pages
-from ...validate.schedule import MemoryModel
 from ..bounds import Bound
 from ..linear.model import LinearModel, LinearResult
 from ..linear.worker import LinearWorker
@@ -30,9 +29,6 @@ _COUNTS = (8, 12, 16, 24, 32)
 
 _LONGER = 2
 """How much longer the next two LPs take, about."""
-
-_READINGS: tuple[MemoryModel, ...] = ("paged", "contiguous")
-"""Memory models whose way to read a solution is tried, in every memory model."""
 
 _LEAST = 0.05
 """Least share of a task on the host with which the task may run there."""
@@ -69,7 +65,7 @@ def places_offered(instance: Instance, limits: Limits, seconds: float) -> Offers
             offers.bounds.extend(solving.proven(model, free))
             for result in (staying, free):
                 if result.values is not None:
-                    found = (hosted_of(model, result.values, memory) for memory in _READINGS)
+                    found = (hosted_of(model, result.values, stays=stays) for stays in (False, True))
                     offers.choices.extend(choice for choice in found if choice not in offers.choices)
             took = time.monotonic() - began
             if _LONGER * took > solving.left() or count >= len(instance.tasks):
@@ -146,27 +142,26 @@ def _staying(model: FlowModel) -> LinearModel:
     )
 
 
-def hosted_of(model: FlowModel, values: NDArray[np.float64], memory: MemoryModel) -> frozenset[int]:
+def hosted_of(model: FlowModel, values: NDArray[np.float64], *, stays: bool) -> frozenset[int]:
     """Return the carried blocks that live on the host: they are absent at both ends of a solution.
 
-    In contiguous memory, what is on the device at both ends never leaves (it would have to come back to its
-    place), so that blocks that are absent at any instant live on the host as well. A column may stand for
-    several blocks; then the last ones are absent.
+    A column may stand for several blocks; then the last ones are absent.
 
     Parameters
     ----------
     model, values
         FLOW on the instance with its carried blocks, and a solution of it.
-    memory
-        Memory model of the schedules.
+    stays
+        Whether what is on the device at both ends stays there. If so, what is absent at any instant lives on
+        the host, too.
     """
     hosted: set[int] = set()
     ends = {d for gaps, columns in model.gaps.items() if columns.first < 0 for d, _ in gaps}
     for gaps, columns in model.gaps.items():
         blocks = [d for d, _ in gaps]
-        if not ends.issuperset(blocks) or (memory == "paged" and columns.first >= 0):
+        if not ends.issuperset(blocks) or (columns.first >= 0 and not stays):
             continue
-        absent = values[columns.absent[: 1 if memory == "paged" else None]]
+        absent = values[columns.absent[: None if stays else 1]]
         count = int(float(absent.max(initial=0.0)) * len(blocks) + _MOST)
         hosted.update(blocks[len(blocks) - count :])
     return frozenset(hosted)
