@@ -68,7 +68,8 @@ class PackingSearch:
         first, last = opens[window[:-1]], closes[window[1:] - 1]
         count, sections = len(size), int(last.max())
         self.offsets = np.zeros(count, np.int64)
-        self._problem = (first, last, window, opens, closes, size, alignment, height)
+        has_gaps = len(opens) > count
+        self._problem = (first, last, window if has_gaps else None, opens, closes, size, alignment, height)
         self._chosen = np.zeros(count, np.bool_)
         self._trail = np.zeros(count, np.int64)
         self._frames = np.zeros((count + 1, 7), np.int64)
@@ -109,7 +110,8 @@ def load_search() -> None:
     """Compile the search, or load it from the cache; this is not part of any time limit."""
     one = np.ones(1, np.int64)
     with telling_of_compiling():
-        PackingSearch([[(0, 1)]], one, one, 1).run(1)
+        for stays in ([(0, 1)], [(0, 1), (2, 3)]):
+            PackingSearch([stays], one, one, 1).run(1)
 
 
 @cache
@@ -124,7 +126,7 @@ def compiled() -> Callable[..., tuple[int, int, int, bool]]:
 def advance(
     first: Integers,
     last: Integers,
-    window: Integers,
+    window: Integers | None,
     opens: Integers,
     closes: Integers,
     size: Integers,
@@ -148,6 +150,8 @@ def advance(
     The frame at each position chooses one buffer of its window. Row p of `ranks`, `lowest` (least offset of
     each buffer), `tops` (height reached in each section) and `to_come` (bytes not placed in each section)
     is the state that the frame at position p starts from.
+
+    Without gaps, there are no windows, and Numba leaves out what they need.
 
     Returns
     -------
@@ -221,10 +225,13 @@ def advance(
         next_least, next_tops, next_to_come = lowest[position + 1], tops[position + 1], to_come[position + 1]
         next_tops[low:high] = tops[position, low:high]
         next_to_come[low:high] = to_come[position, low:high]
-        mine = range(window[choice], window[choice + 1])
-        for w in mine:
-            next_tops[opens[w] : closes[w]] = top
-            next_to_come[opens[w] : closes[w]] -= size[choice]
+        if window is None:
+            next_tops[begin:end] = top
+            next_to_come[begin:end] -= size[choice]
+        else:
+            for w in range(window[choice], window[choice + 1]):
+                next_tops[opens[w] : closes[w]] = top
+                next_to_come[opens[w] : closes[w]] -= size[choice]
         chosen[choice], offsets[choice], trail[placed] = True, lowest_offset, choice
         placed += 1
         floor[low:high] = _FAR
@@ -232,15 +239,22 @@ def advance(
             if not chosen[i] and low <= first[i] and last[i] <= high:
                 at = least[i]
                 if first[i] < end and begin < last[i] and at < top:
-                    for v in range(window[i], window[i + 1]):
-                        for w in mine:
-                            if opens[v] < closes[w] and opens[w] < closes[v]:
-                                at = -(-top // alignment[i]) * alignment[i]
+                    if window is None:
+                        at = -(-top // alignment[i]) * alignment[i]
+                    else:
+                        for v in range(window[i], window[i + 1]):
+                            for w in range(window[choice], window[choice + 1]):
+                                if opens[v] < closes[w] and opens[w] < closes[v]:
+                                    at = -(-top // alignment[i]) * alignment[i]
                 next_least[i] = at
                 at = max(at, lowest_offset)
-                for v in range(window[i], window[i + 1]):
-                    for s in range(opens[v], closes[v]):
+                if window is None:
+                    for s in range(first[i], last[i]):
                         floor[s] = min(floor[s], at)
+                else:
+                    for v in range(window[i], window[i + 1]):
+                        for s in range(opens[v], closes[v]):
+                            floor[s] = min(floor[s], at)
         fits = True
         for s in range(low, high):
             if next_to_come[s] > 0 and max(floor[s], next_tops[s]) + next_to_come[s] > height:
