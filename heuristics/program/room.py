@@ -107,10 +107,14 @@ class Room:
     def place_block(self, block: int, at: int | None = None) -> Place | None:
         """Allocate memory for a block; a part of a tensor lies at its place in the tensor's span."""
         info = self._instance.blocks[block]
-        if info.tensor is None or info.begin is None or at is not None or self._memory != "contiguous":
+        span = None if info.tensor is None else self._spans.get(info.tensor)
+        inside = span is not None and info.begin is not None and at == span.ranges[0][0] + info.begin
+        alone = info.tensor is None or info.begin is None or self._memory != "contiguous"
+        if alone or (at is not None and not inside):
             ranges = self.take(info.bytes, at)
             return None if ranges is None else Place(ranges)
-        span = self._spans.get(info.tensor)
+        assert info.tensor is not None
+        assert info.begin is not None
         if span is None:
             ranges = self.take(self._span_bytes[info.tensor], None)
             if ranges is None:

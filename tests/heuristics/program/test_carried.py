@@ -110,6 +110,33 @@ def test_in_contiguous_memory_they_come_back_to_where_they_were() -> None:
         builder.move(W, at=0)
 
 
+def test_parts_come_back_to_where_they_were() -> None:
+    """One whose tensor is still there in part, and both of a tensor that has left."""
+    instance = problem(
+        [
+            block("p", tensor="t", begin=0, initially="carried"),
+            block("q", tensor="t", begin=8, initially="carried"),
+            block("x", 12),
+        ],
+        [task("read", inputs=(0, 1)), task("update", updates=(0, 1)), task("make", outputs=(2,))],
+        28,
+    )
+    builder = ProgramBuilder(instance, homing=True)
+    homes = [builder.ranges_of(d) for d in (0, 1)]
+    builder.run(0, 0)
+    for leaving in ((1,), (1, 0)):
+        for d in leaving:
+            builder.offload(d)
+            builder.release(d)
+        for d in sorted(leaving):
+            builder.prefetch(d)
+        assert [builder.ranges_of(d) for d in (0, 1)] == homes
+    builder.run(1, 0)
+    builder.run(2, 0)
+    schedule = builder.finish("test")
+    assert check(instance, schedule).reasons == ()
+
+
 def test_in_contiguous_memory_they_stay() -> None:
     builder = ProgramBuilder(in_turn(pages=3))
     builder.run(0, 0)
