@@ -39,7 +39,10 @@ _SHARE = 0.3
 """Largest share of the time left for a model that is not the last."""
 
 _COARSEST = 0.6
-"""The same of the coarsest where there are LPs only: if it is not solved, no other is."""
+"""The same of the coarsest LP, and where there are LPs only of the first finer one, too.
+
+If they are not solved, no other is.
+"""
 
 ROUNDS = 4
 """Number of LPs in a row with the same number of checkpoints, each with those that the last one suggests."""
@@ -346,7 +349,7 @@ def stages(
         return min(math.ceil(growth * count), tasks)
 
     if large and not priced and left() > 0:
-        yield Stage(min(thresholds.coarse, tasks), "none", _SHARE * left(), leads=False, coarse=True)
+        yield Stage(min(thresholds.coarse, tasks), "none", _COARSEST * left(), leads=False, coarse=True)
     if linear:
         yield from solved_linear(count, rounds)
         return

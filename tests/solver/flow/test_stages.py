@@ -178,6 +178,8 @@ def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
         (48, "algorithms+windows"),
         (300, "all+windows"),
     ]
+    assert isinstance(whole[0], Stage)
+    assert 590 < whole[0].time_limit <= 600  # if it is not solved, no other is
     leading = [stage.count for stage in whole if isinstance(stage, Stage) and stage.leads]
     assert leading == [32, 32, 32, 32, 48, 48, 48, 48]
     assert all(0 < stage.time_limit <= 1000 for stage in whole)
