@@ -218,6 +218,8 @@ class _Settling(Choosing):
                 enough = _BETTER * self.looks(staying[0])
                 self._stays = False
                 self.look_at(list(dict.fromkeys([*staying[:_FEW], *self.offered])), found)
+            if self.first is not None and self.limits.warm_start is not None:
+                found[self.first] = min(found.get(self.first, math.inf), self.limits.warm_start.makespan_ns)
             if min(found.values(), default=math.inf) >= enough:
                 return []
             with until(began + share, LEAST), suppress(OutOfTime):
@@ -268,7 +270,7 @@ class _Settling(Choosing):
             return None
 
     def _search(self, choice: Hosted) -> LocalSearch:
-        """Return a search with addresses for a choice, which starts from a rule's schedule."""
+        """Return a search with addresses for a choice, which starts from a rule's or the warm start."""
         from ..heuristics.search.contiguous import new_search  # with it comes Numba
 
         def place(pieces: Sequence[Piece], capacity: int, alignment: int) -> Sequence[int] | None:
@@ -277,8 +279,9 @@ class _Settling(Choosing):
 
         instance, limits = self.settled(choice), self.limits
         search = new_search(instance, limits.memory, limits.seed, limits.without, place)
-        if (start := self._ruled(choice)) is not None:
-            search.offer(start)
+        for start in (self._ruled(choice), self.start(instance, choice)):
+            if start is not None:
+                search.offer(start)
         return search
 
     def _start_from(self, found: Schedule | None) -> None:

@@ -461,7 +461,7 @@ def test_a_warm_start_names_the_first_choice(memory: Memory) -> None:
 
 
 def test_a_warm_start_in_which_a_block_leaves_and_comes_back_to_its_place() -> None:
-    """No choice has such a schedule in contiguous memory; its states are of use nevertheless."""
+    """The search goes on from there, also where it has no time to find it by itself."""
     instance = small(3)
     kept = settled(instance, frozenset({W}), "paged", "homing")
     builder = ProgramBuilder(
@@ -477,9 +477,20 @@ def test_a_warm_start_in_which_a_block_leaves_and_comes_back_to_its_place() -> N
         builder.release_dead(k)
     start = completed(instance, builder.finish("by hand"))
     assert check(instance, start).reasons == ()
-    result = solve(instance, "local-search", time_limit=0, warm_start=start)
-    assert result.makespan_ns is not None
-    assert result.makespan_ns <= start.makespan_ns
+    for time_limit in (0, 1):
+        result = solve(instance, "local-search", time_limit=time_limit, warm_start=start)
+        assert result.makespan_ns is not None
+        assert result.makespan_ns <= start.makespan_ns
+    given: list[Schedule | None] = []
+
+    def noted(_: Instance, limits: Limits) -> Answer:
+        given.append(limits.warm_start)
+        return Answer(limits.warm_start)
+
+    info = MethodInfo("toy", "a toy", "tests", noted, carries="homing")
+    settle(instance, info, noted, Limits(warm_start=start))
+    assert given[0] is not None
+    assert given[0].makespan_ns <= start.makespan_ns
 
 
 # --- completion -----------------------------------------------------------------------------------------
