@@ -80,7 +80,7 @@ def _fits(value: Any, kind: Any) -> bool:
     """Whether a file could hold the value there."""
     try:
         return bool(msgspec.convert(value, kind) == value)
-    except (msgspec.ValidationError, ValueError):
+    except (msgspec.ValidationError, ValueError, IndexError):  # msgspec may index a number of numpy's
         return False
 
 
