@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 from .errors import FormatError
@@ -56,7 +56,7 @@ class Buffer:
             raise FormatError(f"buffer '{self.id}' has size {self.size}; it must be from 1 to 2**53 bytes")
         if not 1 <= self.alignment <= LARGEST:
             raise FormatError(f"buffer '{self.id}' has alignment {self.alignment}; it must be at least 1")
-        edges = [self.lower, *(edge for gap in self.gaps for edge in gap), self.upper]
+        edges = [self.lower, *chain.from_iterable(self.gaps), self.upper]
         if not all(before < after for before, after in pairwise(edges)):
             raise FormatError(
                 f"buffer '{self.id}' has the gaps {_as_text(self.gaps)} in [{self.lower}, {self.upper}); "
@@ -66,8 +66,13 @@ class Buffer:
     @property
     def stays(self) -> tuple[tuple[int, int], ...]:
         """The times [begin, end) at which the bytes are needed: the lifetime without the gaps."""
-        edges = [self.lower, *(edge for gap in self.gaps for edge in gap), self.upper]
-        return tuple(zip(edges[::2], edges[1::2], strict=True))
+        return without(self.lower, self.upper, self.gaps)
+
+
+def without(begin: int, end: int, gaps: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return the times [begin, end) between two instants that gaps in rising order leave."""
+    edges = [begin, *chain.from_iterable(gaps), end]
+    return tuple(zip(edges[::2], edges[1::2], strict=True))
 
 
 def read_buffers(path: str | Path) -> tuple[Buffer, ...]:

@@ -8,11 +8,11 @@ there at the same time (first fit by decreasing size, as offline dynamic storage
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
+from ...instances.buffers import without
 from ...instances.instance import Instance
 from ...instances.units import ceil_to
 from ...validate.schedule import MemoryModel, Schedule
@@ -44,10 +44,9 @@ class Piece(NamedTuple):
     gaps: tuple[tuple[int, int], ...] = ()
 
     @property
-    def stays(self) -> list[tuple[int, int]]:
+    def stays(self) -> tuple[tuple[int, int], ...]:
         """The times [begin, end) at which it is in use."""
-        edges = [self.begin, *chain.from_iterable(self.gaps), self.end]
-        return list(zip(edges[::2], edges[1::2], strict=True))
+        return without(self.begin, self.end, self.gaps)
 
 
 def build_program(

@@ -49,7 +49,7 @@ def pack_by_cp_sat(
         step = int(group.alignment[i])
         place = model.new_int_var(0, (most - size) // step, f"place{i}")
         places.append(place * step)
-        for begin, end in group.stays_of(i):
+        for begin, end in group.stays[i]:
             lifetimes.append(model.new_fixed_size_interval_var(begin, end - begin, f"life{i} {begin}"))
             extents.append(model.new_fixed_size_interval_var(place * step, size, f"extent{i} {begin}"))
             sizes.append(size)

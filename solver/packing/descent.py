@@ -40,9 +40,7 @@ class Trial:
         self.target = target
         self.turns = 0
         self._searches = [
-            PackingSearch(
-                [list(group.stays_of(i)) for i in order], group.size[order], group.alignment[order], target
-            )
+            PackingSearch([group.stays[i] for i in order], group.size[order], group.alignment[order], target)
             for order in group.orders
         ]
         self._nodes = max(_STEPS_OF_A_TURN // int(len(group.size) + (group.last - group.first).sum()), 1)

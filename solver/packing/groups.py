@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -34,18 +34,16 @@ class Group:
     ----------
     first, last
         Sections [first, last) from the begin of each buffer to its end, gaps included.
-    window
-        Where the stays of each buffer begin in `opens` and `closes`, and the number of all.
-    opens, closes
-        Sections [opens, closes) of each stay.
+    stays
+        Of each buffer, the sections [begin, end) in which its bytes are needed: several if it has gaps.
     size, alignment, live
         Of each buffer, and the bytes that are needed in each section.
     """
 
     def __init__(self, buffers: Sequence[Buffer], members: Sequence[int], unit: int) -> None:
         mine = [buffers[i] for i in members]
-        stays = [stay for b in mine for stay in b.stays]
-        events = sorted([(end, False) for _, end in stays] + [(begin, True) for begin, _ in stays])
+        lives = [stay for b in mine for stay in b.stays]
+        events = sorted([(end, False) for _, end in lives] + [(begin, True) for begin, _ in lives])
         instants = [
             now
             for (now, begins), (_, begins_next) in zip(events, [*events[1:], (0, False)], strict=True)
@@ -55,12 +53,13 @@ class Group:
         self.last = np.array([bisect_left(instants, b.upper) for b in mine], np.int64)
         self.size = np.array([b.size // unit for b in mine], np.int64)
         self.alignment = np.array([max(b.alignment // unit, 1) for b in mine], np.int64)
-        self.opens = np.array([bisect_left(instants, begin) for begin, _ in stays], np.int64)
-        self.closes = np.array([bisect_left(instants, end) for _, end in stays], np.int64)
-        self.window = np.cumsum([0, *(len(b.stays) for b in mine)])
+        self.stays = [
+            [(bisect_left(instants, begin), bisect_left(instants, end)) for begin, end in b.stays]
+            for b in mine
+        ]
         self.live = np.zeros(len(instants), np.int64)
-        for i, size in enumerate(self.size):
-            for begin, end in self.stays_of(i):
+        for size, stays in zip(self.size, self.stays, strict=True):
+            for begin, end in stays:
                 self.live[begin:end] += size
         self.lower = int(self.live.max())
         self.offsets: Integers | None = None
@@ -75,18 +74,13 @@ class Group:
     @property
     def has_gaps(self) -> bool:
         """Whether some buffer has gaps."""
-        return len(self.opens) > len(self.size)
-
-    def stays_of(self, i: int) -> Iterable[tuple[int, int]]:
-        """Return the sections [begin, end) of each stay of a buffer."""
-        some = slice(self.window[i], self.window[i + 1])
-        return zip(self.opens[some].tolist(), self.closes[some].tolist(), strict=True)
+        return any(len(stays) > 1 for stays in self.stays)
 
     def there(self) -> NDArray[np.bool_]:
         """Return, per buffer and section, whether its bytes are needed."""
         there = np.zeros((len(self.size), len(self.live)), bool)
-        for i in range(len(self.size)):
-            for begin, end in self.stays_of(i):
+        for i, stays in enumerate(self.stays):
+            for begin, end in stays:
                 there[i, begin:end] = True
         return there
 
