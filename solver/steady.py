@@ -214,7 +214,7 @@ class _Settling(Choosing):
         began, enough = time.monotonic(), 0.0
         share = _HOMING * (self.deadline - began)
         try:
-            with until(began + share / 2, LEAST), suppress(OutOfTime):
+            with until(began + share / 2), suppress(OutOfTime):
                 enough = _BETTER * self.looks(staying[0])
                 self._stays = False
                 self.look_at(list(dict.fromkeys([*staying[:_FEW], *self.offered])), found)
@@ -222,7 +222,7 @@ class _Settling(Choosing):
                 found[self.first] = min(found.get(self.first, math.inf), self.limits.warm_start.makespan_ns)
             if min(found.values(), default=math.inf) >= enough:
                 return []
-            with until(began + share, LEAST), suppress(OutOfTime):
+            with until(began + share), suppress(OutOfTime):
                 self.improve(found)
         finally:
             self._stays = True
